@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.inference.small_models import save_small
 
 import bertie
 from bertie.api.results import FinetuningResult
@@ -177,6 +178,19 @@ def test_wrong_arguments_are_an_error(options, error, message):
     with pytest.raises(error) as raised:
         bertie.evaluate(**options)
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_length": 129}, "max_seq_length 129 exceeds the model's 128 positions"),
+        ({"device": "tpu"}, "device = 'tpu': not available on this machine"),
+    ],
+)
+def test_options_reach_the_model(tmp_path, options, message):
+    path = save_small(tmp_path, "classifier")
+    with pytest.raises(bertie.SettingsError, match=message):
+        bertie.evaluate(path, [{"text": "the cat", "label": "good"}], **options)
 
 
 def test_wrong_labels_are_an_error_at_the_row(run):

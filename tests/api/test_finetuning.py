@@ -522,6 +522,11 @@ def test_fraction_as_dev_is_drawn_from_the_training_examples(model):
     rows = json.loads(Path("run/dev_rows.json").read_text())["rows"]
     assert len(run.predictions["dev"]) == len(rows) == 4
     assert sorted(ROWS[row - 1]["stars"] for row in rows) == ["bad", "bad", "good", "good"]
+    card = (run.model_directory / "README.md").read_text()
+    assert f"- base model: {model.parent.name}/model, 1 layer, hidden size 16\n" in card
+    dev = "a table in memory, 4 rows, drawn from it"
+    assert f"- train: a table in memory, 12 rows\n- dev: {dev}\n" in card
+    assert dev in run.report.read_text()
     again = bertie.finetune(model, train=ROWS, dev=0.25, out="run", resume=True, **REVIEWS, **FAST)
     assert again.scores == run.scores
     other = bertie.finetune(model, train=ROWS, dev=torch.tensor(0.25), out="other", seed=1, **REVIEWS, **FAST)

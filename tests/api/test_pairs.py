@@ -15,8 +15,10 @@ from bertie.model.batch import pack
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import EmbeddingModel
+from bertie.tasks import pairs
+from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.evaluation import load_for_task
-from bertie.tasks.pairs import CustomPairs, CustomScoredPairs
+from bertie.tasks.pairs import STS_B_EMBEDDINGS, CustomPairs, CustomScoredPairs
 from bertie.tasks.registry import find_task
 
 PAIRS = [{"text": f"the {a} sat", "pair": f"on {a} mat"} for a in "abcdefgh"]
@@ -84,6 +86,39 @@ def test_rank_counts_the_second_texts_that_are_nearer():
         "mrr": pytest.approx(100 * (1 + 1 / 3 + 1 / 2) / 3),
         "accuracy": pytest.approx(100 / 3),
     }
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 5, 6])
+def test_ranks_do_not_depend_on_the_pairs_compared_at_a_time(monkeypatch, chunk):
+    vectors = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit[::2] @ unit[1::2].T
+    expected = [1 + sum(cosines[i] > cosines[i, i]) for i in range(5)]
+    monkeypatch.setattr(pairs, "_CHUNK", chunk)
+    assert CustomPairs().decode(None, None, vectors).tolist() == expected
+    assert len(set(expected)) > 1
+
+
+def test_equal_second_texts_have_the_same_rank():
+    """The lengths of their vectors differ, so their cosines differ by rounding."""
+    one, other = np.random.default_rng(0).normal(size=(2, 64))
+    vectors = np.array([row for i in range(1, 50) for row in (other / i, one * i)], np.float32)
+    assert set(CustomPairs().decode(None, None, vectors)) == {1}
+
+
+def test_mistakes_are_the_pairs_with_the_highest_ranks():
+    task = CustomPairs()
+    examples = task.read(as_source(PAIRS[:3], "dev"), labelled=True)
+    mistakes = task.analyze_errors(examples, np.array([1.0, 2.0, 3.0])).mistakes
+    assert [mistake[1:3] for mistake in mistakes] == [("rank 1", "rank 3"), ("rank 1", "rank 2")]
+    assert [mistake.text for mistake in mistakes] == ["the c sat ‖ on c mat", "the b sat ‖ on b mat"]
+
+
+def test_sts_b_is_scaled_from_0_to_5_whatever_its_scores():
+    task = STS_B_EMBEDDINGS
+    examples = LabelledTexts(["a", "b"], ["c", "d"], labels=["1.0", "4.0"])
+    np.testing.assert_allclose(task.fitted(examples).gold(examples), [0.2, 0.8])
+    assert task.describe_labels(examples) == "scores; 0 means a cosine of 0, 5 a cosine of 1"
 
 
 def test_pairs_that_share_a_text_do_not_compete():

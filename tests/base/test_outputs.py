@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from bertie.base.errors import SettingsError
-from bertie.base.outputs import check_output
+from bertie.base import storage
+from bertie.base.errors import BertieError, SettingsError
+from bertie.base.outputs import check_not_input, check_output, lock_output
+from bertie.base.storage import RemotePath
 
 
 def error(path: Path, **arguments: object) -> str:
@@ -87,6 +90,72 @@ def test_force_replaces_only_directories_that_the_command_wrote(tmp_path):
     )
     (path / "vocab.txt").write_text("[PAD]\n")
     check_output(path, force=True, replaces=["vocab.txt"])
+    check_output(path, force=True, replaces=["config.json", "vocab.txt"])  # one of them is enough
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_locked_file_is_not_a_folder_or_a_broken_link(tmp_path, force):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, reason in (
+        ("folder", "is a folder; choose the name of a file"),
+        ("link", "is a broken link; remove it, or choose another name"),
+    ):
+        path = tmp_path / name
+        with pytest.raises(SettingsError) as info, lock_output(path, force=force):
+            pass
+        assert str(info.value) == f"{path}: {reason}"
+    with lock_output(tmp_path / "folder", force=force, replaces=["vocab.txt"]) as path:
+        assert path == tmp_path / "folder"
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link"]
+
+
+def test_only_one_process_writes_an_output(tmp_path):
+    """A link to the file is the same output."""
+    (tmp_path / "link").symlink_to("file")
+    with lock_output(tmp_path / "file", force=False):
+        for name in ("file", "link"):
+            with (
+                pytest.raises(BertieError, match=f"{name}: another bertie process is writing here; wait"),
+                lock_output(tmp_path / name, force=True),
+            ):
+                pass
+
+
+@pytest.mark.parametrize("replaces", [(), ("config.json",)])
+def test_local_output_of_a_url_is_removed_after_its_copy(tmp_path, monkeypatch, replaces):
+    monkeypatch.setattr(storage, "cache_root", lambda: tmp_path)
+    url = RemotePath("memory://outputs/model" if replaces else "memory://outputs/out.csv")
+    inputs = [RemotePath("memory://outputs/in.csv")]
+    with lock_output(url, force=False, inputs=inputs, replaces=replaces) as local:
+        if replaces:
+            local.mkdir()
+        (local / replaces[0] if replaces else local).write_text("content")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = RemotePath(f"{url}/config.json") if replaces else url
+    with written.open() as file:
+        assert file.read() == b"content"
+    with (
+        pytest.raises(SettingsError, match=f"{url}: exists already; choose another URL"),
+        lock_output(url, force=False, replaces=replaces),
+    ):
+        pass
+    with (
+        pytest.raises(SettingsError, match=f"{url}: would replace the input; choose another name"),
+        lock_output(url, force=True, inputs=[url], replaces=replaces),
+    ):
+        pass
+    fsspec.filesystem("memory").rm("/outputs", recursive=True)
+
+
+def test_directory_to_fill_is_not_an_input(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to("model")
+    for path in (tmp_path / "model", tmp_path / "link", tmp_path / "model/../model"):
+        with pytest.raises(SettingsError) as info:
+            check_not_input(path, [None, tmp_path / "new", tmp_path / "model"])
+        assert str(info.value) == f"{path}: is the input {tmp_path / 'model'}; choose another directory"
+    check_not_input(tmp_path / "model/run", [tmp_path / "model"])
 
 
 def test_current_folder_is_not_replaced(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable
-from bertie.base.rows import read_header, read_lines, read_rows, read_unquoted
+from bertie.base.rows import read_header, read_lines, read_rows, read_unquoted, report_skipped
 
 COMPRESSORS = {
     "": bytes,
@@ -93,6 +93,70 @@ def test_line_ends_and_byte_order_mark_are_dropped(tmp_path, suffix):
     write(path, suffix, {"a": ["x", "y"]}, ending="\r\n")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\r\n")
     assert read_rows(path, ["a"]).columns == {"a": ["x", "y"]}
+
+
+def test_blank_lines_of_json_are_skipped_and_ndjson_is_the_same(tmp_path):
+    (tmp_path / "a.ndjson").write_text('{"a": "x"}\n \t\n\n{"a": "y"}\n')
+    rows = read_rows(tmp_path / "a.ndjson", ["a"])
+    assert rows.columns == {"a": ["x", "y"]}
+    assert rows.location(1) == f"{tmp_path / 'a.ndjson'}, line 4"
+
+
+def test_only_the_first_line_loses_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.tsv").write_text("\ufeffa\tb\n\ufeffx\ty\n", encoding="utf-8")
+    assert read_rows(tmp_path / "a.tsv", ["a"]).columns == {"a": ["\ufeffx"]}
+
+
+def test_several_columns_may_have_no_name(tmp_path):
+    (tmp_path / "a.csv").write_text("a,,\n1,2,3\n")
+    assert read_rows(tmp_path / "a.csv", ["a"]).columns == {"a": ["1"]}
+
+
+def test_selected_rows_keep_their_lines(tmp_path):
+    (tmp_path / "a.csv").write_text('a,b\n1,2\n"two\nlines",3\n4,5\n')
+    rows = read_rows(tmp_path / "a.csv", ["a", "b"]).select([0, 2])
+    assert rows.columns == {"a": ["1", "4"], "b": ["2", "5"]}
+    assert [rows.location(i) for i in range(2)] == [
+        f"{tmp_path / 'a.csv'}, line {number}" for number in (2, 5)
+    ]
+
+
+def test_malformed_rows_can_be_skipped(tmp_path):
+    """Rows of JSON lines may also lack a column; if all rows are malformed, the first error is raised."""
+    lines = ['{"a": "x"}', '{"b": 1}', "{", "[" * 100_000, '{"a": "y"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    skipped: list[DataError] = []
+    rows = read_rows(tmp_path / "a.jsonl", ["a"], skipped)
+    assert (rows.columns, rows.numbers) == ({"a": ["x", "y"]}, [1, 5])
+    start = re.escape(f"{tmp_path / 'a.jsonl'}, line ")
+    patterns = ("2: no column 'a'", "3: not valid JSON", "4: not valid JSON")
+    found = sorted(skipped, key=str)
+    assert all(re.match(start + pattern, str(e)) for pattern, e in zip(patterns, found, strict=True))
+    (tmp_path / "a.jsonl").write_text("{\n[1]\n")
+    with pytest.raises(DataError, match="line 1: not valid JSON"):
+        read_rows(tmp_path / "a.jsonl", ["a"], [])
+    (tmp_path / "a.csv").write_text("a\nx\n")
+    with pytest.raises(SettingsError, match="no column 'b'"):  # no row has it
+        read_rows(tmp_path / "a.csv", ["b"], [])
+
+
+def test_ten_skipped_rows_are_shown_and_all_are_counted(tmp_path, capsys):
+    skipped = [DataError(f"row {number}") for number in range(1, 1013)]
+    report_skipped(tmp_path / "a.csv", skipped, kept=988)
+    *shown, count = capsys.readouterr().err.splitlines()
+    assert shown == [f"skipped: row {number}" for number in range(1, 11)]
+    assert count == f"{tmp_path / 'a.csv'}: skipped 1,012 of 2,000 rows"
+    report_skipped(tmp_path / "a.csv", [], kept=988)
+    assert capsys.readouterr().err == ""
+
+
+def test_text_of_parquet_that_is_not_utf8_is_reported(tmp_path):
+    table = pyarrow.table({"a": pyarrow.array([b"\xff"]).view("string")})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(
+        DataError, match=r"a\.parquet: a value is not UTF-8 \(invalid start byte\); write the"
+    ):
+        read_rows(tmp_path / "a.parquet", ["a"])
 
 
 def test_fields_may_exceed_the_default_limit_of_csv(tmp_path):

@@ -2,15 +2,18 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.inference.small_models import save_small
 
 import bertie
-from bertie.inference.answers import snap_to_words
+from bertie.inference.answers import rank_answers, snap_to_words
+from bertie.inference.results import Answer
 from bertie.inference.words import word_spans
 from bertie.model.engines.torch_engine import TorchEngine
+from bertie.tasks.squad.decoding import NBest, SpanPredictions
 from bertie.tasks.squad.questions import read_questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -62,6 +65,33 @@ def test_a_snapped_span_contains_the_span(text, data):
     assert words[first][0] <= snapped[0] <= start
     assert end <= snapped[1] <= words[last][1]
     assert snap_to_words(text, snapped, words) == snapped
+
+
+def ranked(spans, probabilities, **predictions):
+    """Return the answers to a question about "Eiffel Tower" that has an n-best list."""
+    context = "Eiffel Tower"
+    logits = np.zeros((1, len(spans), 2), np.float32)
+    n_best = NBest(np.array([len(spans)]), np.array([spans]), logits, np.array([probabilities]))
+    answer = next(context[start:end] for start, end in spans if end)
+    (answers,) = rank_answers([context], SpanPredictions([answer], n_best=n_best, **predictions), TOKENIZER)
+    return answers
+
+
+def test_answers_that_become_equal_keep_the_best_score():
+    answers = ranked([(1, 6), (7, 12), (0, 6), (0, 12)], [0.4, 0.3, 0.2, 0.1])
+    assert answers == [
+        Answer("Eiffel", 0, 6, 0.4),
+        Answer("Tower", 7, 12, 0.3),
+        Answer("Eiffel Tower", 0, 12, 0.1),
+    ]
+
+
+@pytest.mark.parametrize(("threshold", "is_empty"), [(0.5, True), (1.0, False)])
+def test_no_answer_comes_first_or_is_left_out(threshold, is_empty):
+    odds = {"null_odds": np.array([1.0]), "null_threshold": threshold}
+    answers = ranked([(7, 12), (0, 0), (0, 6)], [0.5, 0.3, 0.2], **odds)
+    others = [Answer("Tower", 7, 12, 0.5), Answer("Eiffel", 0, 6, 0.2)]
+    assert answers == [Answer("", 0, 0, 0.3)] * is_empty + others
 
 
 def test_cut_answers_of_squad_become_whole_again(shared_data):

@@ -21,6 +21,7 @@ from tests.inference.small_models import CONFIG, LABELS, MODELS, TAGS, TOKENIZER
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.texts import TextError
+from bertie.inference.answers import rank_answers, unanswered_questions
 from bertie.inference.capabilities import REQUIRED_HEADS
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
@@ -28,7 +29,8 @@ from bertie.inference.results import Answer, Result
 from bertie.inference.server.operations import Embed, EncodedText, compute
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.conll import read_conll
-from bertie.tasks.evaluation import compute_logits
+from bertie.tasks.custom.questions import CustomQuestionAnswering
+from bertie.tasks.evaluation import compute_logits, load_for_task
 from bertie.tasks.ner import NER
 
 TEXTS = ["the cat sat on a mat .", "rings, cats and mats!", "", "a cat ." * 60, "Paris"]
@@ -408,6 +410,22 @@ def test_texts_are_truncated_as_in_fine_tuning(tmp_path):
     model = bertie.load(save_small(tmp_path, "classifier", max_seq_length=8))
     long, longer = model.classify([f"{QUESTION} {CONTEXT}", f"{QUESTION} {CONTEXT} {CONTEXT}"])
     assert [label.score for label in long] == pytest.approx([label.score for label in longer])
+
+
+def test_truncated_pairs_of_next_sentences_are_counted(load):
+    model = load("next sentence")
+    before = model.num_truncated
+    model.next_sentence(["a " * 200, "the cat", "the"], ["cat", "sat", "b " * 200])
+    assert model.num_truncated == before + 2
+
+
+def test_contexts_have_the_windows_of_fine_tuning(tmp_path):
+    path = save_small(tmp_path, "squad-v1", max_seq_length=20)
+    model, contexts = bertie.load(path, "cpu"), [CONTEXT * 5]
+    task = load_for_task(CustomQuestionAnswering(), path, "cpu")
+    predictions = task.predict(unanswered_questions([QUESTION], contexts))
+    expected = rank_answers(contexts, predictions, model.tokenizer)
+    assert model.answer([QUESTION], contexts, 5) == [tuple(answers[:5]) for answers in expected]
 
 
 def test_threads_count_every_truncated_text(load, monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.rows import format_suffix
 from bertie.base.texts import is_blank
-from bertie.inference.records import Record, input_format, read_records
+from bertie.inference.records import Record, input_format, read_arrow_batches, read_records
 
 ROWS = [
     {"id": "1", "text": "one, two", "pair": 'a "b"'},
@@ -171,6 +171,37 @@ def test_errors_name_the_file_and_the_line(tmp_path, case):
     with pytest.raises(BertieError, match=message) as error:
         read(tmp_path / name)
     assert str(error.value).startswith(str(tmp_path / name))
+
+
+def test_the_column_with_the_name_of_the_field_is_suggested(tmp_path):
+    (tmp_path / "a.csv").write_text("body,text\na much longer text,b\n")
+    with pytest.raises(SettingsError, match=r"no column 'reviews'; .*, such as --column text=text$"):
+        read(tmp_path / "a.csv", {"text": "reviews"})
+
+
+def test_words_are_read_where_a_row_has_them(tmp_path):
+    rows = [{"words": ["the", "cat"], "text": "ignored"}, {"text": "the cat"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    records = read(tmp_path / "a.jsonl", {"words": "words", "text": "text"})
+    assert [record.texts for record in records] == [(["the", "cat"],), ("the cat",)]
+
+
+def test_rows_of_parquet_are_numbered_over_all_batches(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": [f"text {i}" for i in range(5)]})
+    pyarrow.parquet.write_table(table, path, row_group_size=3)  # no batch has rows of two groups
+    batches = list(read_arrow_batches(path, "text", 2))
+    assert [(number, texts) for number, texts, _ in batches] == [
+        (1, ["text 0", "text 1"]),
+        (3, ["text 2"]),
+        (4, ["text 3", "text 4"]),
+    ]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", None, "c"]}), path)
+    with pytest.raises(DataError, match=r"a\.parquet, row 3: column 'text' is empty"):
+        list(read_arrow_batches(path, "text", 2))
+    skipped: list[DataError] = []
+    texts = [texts for _, texts, _ in read_arrow_batches(path, "text", 2, skipped.append)]
+    assert (texts, len(skipped)) == ([["a", "b"], ["", "c"]], 1)
 
 
 def test_the_text_is_not_suggested_as_its_pair(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.inference.records import Record
 from bertie.inference.results import (
     Answer,
@@ -20,7 +20,7 @@ from bertie.inference.results import (
     Results,
     TaggedWord,
 )
-from bertie.inference.writers import output_format, write_results
+from bertie.inference.writers import output_format, with_free_columns, write_results
 
 PREDICTIONS = [
     MaskPrediction(0.5, 7, "##s", "cats on a [MASK]"),
@@ -119,6 +119,33 @@ def test_tables_hold_the_best_result(case, format, delimiter):
         cells = {**cells, "prediction_score": cells["score"]}
     assert first == {"id": "1", "of": json.dumps([texts[0]]), **cells, "score": "old"}
     assert second == {**dict.fromkeys(first, ""), "id": "2"}
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "refused"),
+    [
+        ("jsonl", {"text": "a", "score": 1}, None),  # the score is in the prediction
+        ("jsonl", {"prediction": "a"}, "prediction"),
+        ("csv", {"text": "a", "score": 1}, None),
+        ("csv", {"score": 1, "prediction_score": 2}, "prediction_score"),
+        ("tsv", {"prediction": "a"}, "prediction"),
+        ("text", {"prediction": "a"}, None),
+        ("conll", {"prediction": "a"}, None),
+    ],
+)
+def test_columns_of_the_results_replace_no_others(format, row, refused):
+    records = [Record("in.csv, line 2", row, ("a",))]
+    if refused is None:
+        assert list(with_free_columns(records, format, "classify")) == records
+        return
+    with pytest.raises(DataError, match=rf"^in\.csv, line 2: column '{refused}' would be replaced by"):
+        list(with_free_columns(records, format, "classify"))
+
+
+def test_a_later_row_with_a_column_of_the_results_is_refused():
+    records = [Record("line 1", {"text": "a"}, ("a",)), Record("line 2", {"score": 1}, ("a",))]
+    with pytest.raises(DataError, match=r"^line 2: column 'score' would be replaced by"):
+        list(with_free_columns(records, "csv", "classify"))
 
 
 def test_a_table_reports_the_columns_of_later_rows_that_it_leaves_out(capsys):

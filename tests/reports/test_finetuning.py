@@ -124,7 +124,8 @@ def test_pictures_fit_the_kind_of_task(tmp_path: Path) -> None:
         tmp_path / "b.html", {"dev": ErrorAnalysis(threshold_curve=curve)}, {"dev": {"f1": 1.0}}
     )
     assert ">chosen: 2</text>" in threshold
-    analysis = ErrorAnalysis(by_label(MAX_LABELS_DRAWN + 1), confused_pairs=[("label-00", "label-30", 1234)])
+    labels = dict(reversed(by_label(MAX_LABELS_DRAWN + 1).items()))  # the rarest one is the first
+    analysis = ErrorAnalysis(labels, confused_pairs=[("label-00", "label-30", 1234)])
     many = written(tmp_path / "c.html", {"dev": analysis}, {"dev": {"f1": 1.0}})
     assert ">1,234</td>" in many
     assert f"the {MAX_LABELS_DRAWN} most frequent" in many

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from bertie.reports import pictures
+from bertie.reports.drawing import to_svg, widen
 from bertie.reports.page import Page
 from bertie.reports.pictures import (
     comparison,
@@ -163,6 +166,91 @@ def test_confusion_matrix_shades_cells_by_row_fraction() -> None:
     svg = confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
     drawn = re.findall(rf"fill: {pictures.BLUE}; opacity: ([\d.]+)", svg)
     assert [float(opacity) for opacity in drawn] == pytest.approx([0.75 * 0.65, 0.25 * 0.65, 0.65])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The axes of the pictures that a test draws."""
+    drawn: list[Axes] = []
+
+    def keep(figure: Figure, **options: Any) -> str:
+        drawn.extend(figure.axes)
+        return to_svg(figure, **options)
+
+    monkeypatch.setattr(pictures, "to_svg", keep)
+    return drawn
+
+
+def test_rows_of_a_confusion_matrix_are_true_labels(drawn: list[Axes]) -> None:
+    confusion_matrix([[7, 1], [0, 4]], ["a", "b"])
+    (axes,) = drawn
+    cells = {text.get_text(): text.get_position() for text in axes.texts}
+    assert cells["1"] == (1.5, pytest.approx(0.4))  # true a, predicted b: in the first row
+    assert cells["4"] == (1.5, pytest.approx(1.4))
+    assert {"7", "88%", "1", "12%", "4", "100%"} == set(cells)
+    assert [(cell.get_x(), cell.get_y()) for cell in axes.patches] == [(0, 0), (1, 0), (1, 1)]
+    assert axes.get_ylim() == (2, 0)  # the first row is at the top
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
+
+
+def test_scatter_has_gold_numbers_on_the_x_axis(drawn: list[Axes]) -> None:
+    scatter(np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.5, 2.0]))
+    equality, points = drawn[0].lines
+    assert (list(points.get_xdata()), list(points.get_ydata())) == ([1, 2, 3], [4, 0.5, 2])
+    assert list(equality.get_xdata()) == list(equality.get_ydata()) == [0.5, 4]
+
+
+def test_reliability_diagram_has_confidence_on_the_x_axis(drawn: list[Axes]) -> None:
+    """Two predictions with a probability of 0.9, of which one is right, and a right one with 0.6."""
+    logits = np.log(np.array([[0.9, 0.1], [0.1, 0.9], [0.4, 0.6]]))
+    reliability_diagram(measure_calibration(logits, np.array([0, 0, 1]), 2.0))
+    trained, scaled = drawn[0].collections
+    assert np.asarray(trained.get_offsets()) == pytest.approx(np.array([[60, 100], [90, 50]]))
+    assert trained.get_sizes()[0] < trained.get_sizes()[1]  # the second one has more predictions
+    confidences = 100 * np.sqrt([0.6, 0.9]) / (np.sqrt([0.6, 0.9]) + np.sqrt([0.4, 0.1]))
+    assert np.asarray(scaled.get_offsets())[:, 0] == pytest.approx(confidences)
+
+
+def test_curves_of_dev_sets_have_their_own_values(drawn: list[Axes]) -> None:
+    finetuning_curves(FINETUNING, "f1", baseline=33.0)
+    loss, scores = drawn
+    curves = {line.get_label(): line for line in scores.lines}
+    assert list(curves["dev"].get_xdata()) == [10, 20, 30]
+    assert list(curves["dev"].get_ydata()) == [90, 100, 110]
+    assert list(curves["other"].get_ydata()) == [70, 70, 70]
+    assert list(curves["majority"].get_ydata()) == [33, 33]
+    assert "held out" not in {line.get_label() for line in loss.lines}
+
+
+def test_thresholds_hold_from_one_value_to_the_next(drawn: list[Axes]) -> None:
+    """From each threshold on, one more question is answered."""
+    threshold_curves(np.arange(3.0), {"a": np.array([1.0, 5, 3]), "b": np.zeros(3)}, 1.5)
+    curve, _, chosen = drawn[0].lines
+    assert curve.get_drawstyle() == "steps-post"
+    assert list(curve.get_ydata()) == [1, 5, 3]
+    assert list(chosen.get_xdata()) == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("limits", "bounds", "expected"),
+    [
+        ((0.5, 0.52), (0, 1), (0.46, 0.56)),  # by the same amount on both sides
+        ((0.98, 1.0), (0, 1), (0.9, 1.0)),
+        ((0.0, 0.02), (0, 1), (0.0, 0.1)),
+        ((0.98, 1.0), (0, None), (0.94, 1.04)),
+    ],
+)
+def test_small_ranges_grow_within_the_possible_values(
+    limits: tuple[float, float], bounds: tuple[float, float | None], expected: tuple[float, float]
+) -> None:
+    axes = Figure().add_subplot(xlim=limits, ylim=limits)
+    for axis in ("x", "y"):
+        widen(axes, 0.1, bounds, axis)
+    margin = 0.003
+    for range_ in (axes.get_xlim(), axes.get_ylim()):
+        assert range_ == pytest.approx((expected[0] - margin, expected[1] + margin))
+    widen(axes, 0.05, bounds)
+    assert axes.get_ylim() == axes.get_xlim()  # wide enough
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20])

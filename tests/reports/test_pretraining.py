@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bertie.reports import pretraining
 from bertie.reports.pretraining import write_report
 
 TRAIN = {"kind": "train", "step": 10, "phase": 0, "tokens": 1000, "examples": 20, "loss": 7.0, "seconds": 2.0}
@@ -30,6 +31,8 @@ def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: boo
         "too many &lt;pairs&gt;",
         "seed = 7",
         "wiki, 12 documents",
+        "after 20 steps on 1,000 tokens: ",
+        " of training, 500 tokens per second.",
         "<svg",
         "phase 2 →",
     ):
@@ -46,3 +49,20 @@ def test_left_to_right_model_reports_next_token_accuracy(tmp_path: Path) -> None
     for shown in ("12.5%", "next-token accuracy", "Causal LM loss", "Next-token accuracy", "unigram"):
         assert shown in page
     assert "Masked-LM loss" not in page  # no empty panel
+
+
+def test_phenomena_of_blimp_are_sorted_by_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(pretraining, "bars", lambda *values, **_: drawn.append(values) or "<svg/>")
+    blimp = {
+        "step": 1500,
+        "accuracy": 62.25,
+        "pairs": 2000,
+        "paradigms": {"one": 70.0, "two": 54.5},
+        "phenomena": {"binding": 54.5, "island_effects": 70.0},
+    }
+    write_report(tmp_path / "report.html", [TRAIN | MASKED, HELD_OUT | BASELINE], PHASES, {}, blimp)
+    page = (tmp_path / "report.html").read_text()
+    assert "After 1,500 steps the model prefers the acceptable sentence in 62.2% of 2,000 minimal" in page
+    assert "from 2 of BLiMP&#39;s 67 paradigms" in page
+    assert drawn == [(["island effects", "binding"], [70.0, 54.5], "accuracy (%)")]

@@ -43,6 +43,17 @@ def test_ece_is_that_of_the_definition(classes, factor):
     assert measured.scaled.error == pytest.approx(reference_ece(scipy.special.softmax(logits / 2, 1), gold))
     assert measured.raw.counts.sum() == 500
     assert len(measured.raw.counts) <= 15
+    errors = {"temperature": 2.0, "ece": measured.raw.error, "ece_scaled": measured.scaled.error}
+    assert measured.as_json() == errors
+
+
+def test_bins_have_mean_confidences_and_accuracies():
+    """Two predictions with a probability of 0.9, of which one is right, and a right one with 0.6."""
+    logits = np.log(np.array([[0.9, 0.1], [0.1, 0.9], [0.4, 0.6]]))
+    bins = measure_calibration(logits, np.array([0, 0, 1]), 1.0).raw
+    assert bins.confidences == pytest.approx([0.6, 0.9])
+    assert bins.accuracies.tolist() == [1, 0.5]
+    assert bins.counts.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("factor", [0.5, 1, 4])

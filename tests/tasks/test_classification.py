@@ -86,6 +86,7 @@ def test_decode_depends_on_the_problem_type(tokenizer):
     assert SINGLE.decode(LabelledTexts(TEXTS), inputs, logits).tolist() == [1, 0, 2]
     expected = [[True, True, True], [True, False, True], [False, False, False]]
     assert MULTILABEL.decode(LabelledTexts(TEXTS), inputs, logits).tolist() == expected
+    assert not MULTILABEL.decode(LabelledTexts(TEXTS), inputs, np.zeros((3, 3), np.float32)).any()
     values = REGRESSION.decode(LabelledTexts(TEXTS), inputs, logits[:, :1])
     assert values.tolist() == logits[:, 0].tolist()
 
@@ -129,6 +130,7 @@ def test_constant_answers_are_found():
     dev = examples([1.0, 2.0, 3.0])
     assert REGRESSION.constant_answer(dev, np.array([2.0, 2.001, 2.0])) == "2"
     assert REGRESSION.constant_answer(dev, np.array([1.9, 2.1, 2.0])) is None
+    assert REGRESSION.constant_answer(dev, np.array([2.0, 2.001, 2.002])) is None  # follow the labels
 
 
 def test_confidence_is_the_probability_of_the_prediction():

@@ -1,13 +1,16 @@
 """Ensembles: averages of probabilities, of scores and of n-best answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.special
 from safetensors.numpy import load_file, save_file
-from tests.inference.small_models import LABELS, TAGS, TOKENIZER, save_small
+from tests.inference.small_models import CONFIG, LABELS, MODELS, TAGS, TOKENIZER, save_small
 
 from bertie.base.errors import ModelError
+from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.classification import CustomClassification
@@ -16,7 +19,7 @@ from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER
 from bertie.tasks.registry import find_task
 from bertie.tasks.squad.averaging import average_answers
-from bertie.tasks.squad.decoding import NBest, SpanPredictions
+from bertie.tasks.squad.decoding import NO_SPAN_NULL_ODDS, NBest, SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.text.tokenizer import Tokenizer
@@ -118,6 +121,48 @@ def test_tokenizers_may_differ(kind, tmp_path):
     assert len(predict_ensemble(models, examples)) == len(examples)
 
 
+@pytest.mark.usefixtures("unverified")
+def test_tags_have_the_mean_probabilities_of_each_word(tmp_path):
+    """The second model splits "paris" into other tokens, and has the labels in another order."""
+    sentences = TaggedSentences([["paris", *"abcdefgh"], ["the", "cat"]], None, np.array([0, 1, 2]))
+    tokens = ["zzz" if token == "paris" else token for token in TOKENIZER.vocabulary.tokens]
+    order = [0, 3, 4, 1, 2]
+    other = {"tokenizer": Tokenizer(Vocabulary(tokens)), "labels": tuple(TAGS[i] for i in order)}
+    paths = [save_small(tmp_path / "one", "tagger"), save_other(tmp_path / "two", "tagger", **other)]
+    models = load_ensemble(NER, paths, "cpu")
+    inputs = [model.task.encode(sentences, model.tokenizer, 128) for model in models]
+    one, two = (
+        scipy.special.softmax(compute_logits(model.engine, encoded)[encoded.word_positions], axis=1)
+        for model, encoded in zip(models, inputs, strict=True)
+    )
+    mean = (one + two[:, order]) / 2  # the permutation is its own inverse
+    predicted = NER.flatten_predictions(predict_ensemble(models, sentences))
+    assert predicted == [TAGS[i] for i in mean.argmax(axis=1)]
+    for model in models:
+        assert predicted != NER.flatten_predictions(model.predict(sentences))
+
+
+def test_texts_that_a_model_truncates_are_reported(tmp_path, capsys):
+    paths = [save_small(tmp_path / str(i), "classifier", max_seq_length=i) for i in (5, 6)]
+    predict_ensemble(load_ensemble(CustomClassification(), paths, "cpu"), TEXTS)
+    assert [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "data: texts longer than 5 tokens",
+        "data: texts longer than 6 tokens",
+    ]
+    given = load_ensemble(CustomClassification(), paths, "cpu", max_seq_length=4)
+    assert [model.max_seq_length for model in given] == [4, 4]
+
+
+def test_models_of_another_problem_type_are_an_error(tmp_path):
+    paths = [save_small(tmp_path, "classifier"), save_small(tmp_path, "multi-label")]
+    with pytest.raises(ModelError) as error:
+        load_ensemble(CustomClassification(), paths, "cpu")
+    assert str(error.value) == (
+        f"{paths[1]}: the model was fine-tuned for multi label classification, but {paths[0]} for single "
+        f"label classification; give models that were fine-tuned on the same task"
+    )
+
+
 def test_models_with_other_labels_are_an_error(tmp_path):
     paths = [
         save_small(tmp_path / "one", "tagger"),
@@ -147,8 +192,25 @@ def test_answers_are_averaged_over_the_lists():
     assert averaged.answers == ["Bob"]
     assert averaged.n_best.offsets[0, 0].tolist() == [8, 11]
     np.testing.assert_allclose(averaged.n_best.probabilities[0], [0.35, 0.25, 0.25], atol=1e-6)
+    np.testing.assert_allclose(averaged.n_best.logits[0, 0], [np.log(0.4 * 0.3) / 2, 0], atol=1e-6)
     assert averaged.null_odds[0] == pytest.approx(np.log(0.15 / 0.35))
     assert averaged.null_threshold == 1.5
+
+
+def test_averaged_lists_are_as_long_as_the_longest():
+    questions = Questions(["q"], ["who?"], ["Eve", "Ada met Bob"], np.array([1]))
+    first = n_best([(0, 3), (8, 11), (0, 0)], [0.5, 0.4, 0.1], 0.0)
+    averaged = average_answers(questions, [first, n_best([(4, 7)], [1.0], 0.0)])
+    assert averaged.answers == ["met"]
+    assert averaged.n_best.counts.tolist() == [3]
+    assert averaged.n_best.offsets[0].tolist() == [[4, 7], [0, 3], [8, 11]]
+    np.testing.assert_allclose(averaged.n_best.probabilities[0], [0.5, 0.25, 0.2], atol=1e-6)
+
+
+def test_a_question_without_any_span_has_no_answer_in_the_average():
+    questions = Questions(["q"], ["who?"], [" "], np.array([0]))
+    averaged = average_answers(questions, [n_best([(0, 0)], [1.0], 0.5)] * 2)
+    assert (averaged.answers, averaged.null_odds.tolist()) == ([""], [NO_SPAN_NULL_ODDS])
 
 
 @pytest.mark.usefixtures("unverified")
@@ -172,3 +234,31 @@ def test_temperatures_and_thresholds_count(tmp_path):
     )
     mean = (1 / (1 + np.exp(-one / 2)) + 1 / (1 + np.exp(-two[:, ::-1] / 0.5))) / 2
     assert np.array_equal(predict_ensemble(models, examples), mean > [0.4, 0.5, 0.4])
+
+
+@pytest.mark.usefixtures("unverified")
+@pytest.mark.parametrize("tuned", ["both", "first", "second"])
+def test_thresholds_of_two_classes_are_averaged_by_class(tmp_path, monkeypatch, tuned):
+    """The second model has the classes in the other order. Without a threshold, it is 0.5."""
+    two_classes = (lambda: ClassificationModel(CONFIG, 2), ("bad", "good"), {})
+    monkeypatch.setitem(MODELS, "two classes", two_classes)
+    paths = [
+        save_small(tmp_path / "one", "two classes", temperature=2.0),
+        save_other(tmp_path / "two", "two classes", temperature=0.5, labels=("good", "bad")),
+    ]
+    models = load_ensemble(CustomClassification(), paths, "cpu")
+    one, two = (
+        scipy.special.softmax(
+            compute_logits(model.engine, model.task.encode(TEXTS, model.tokenizer, 128)) / temperature, axis=1
+        )
+        for model, temperature in zip(models, (2.0, 0.5), strict=True)
+    )
+    is_good = (one[:, 1] + two[:, 0]) / 2
+    limit = np.median(is_good)  # of an even number of texts
+    rest = 2 * limit - 0.5
+    thresholds = {"both": (limit - 0.1, limit + 0.1), "first": (rest, None), "second": (None, rest)}
+    first, second = thresholds[tuned]  # of the class "good"
+    for i, threshold in enumerate((first, second and 1 - second)):  # of each model's second class
+        task = replace(models[i].task, decision_thresholds=None if threshold is None else (threshold,))
+        models[i] = models[i]._replace(task=task)
+    assert predict_ensemble(models, TEXTS).tolist() == (is_good > limit).astype(int).tolist()

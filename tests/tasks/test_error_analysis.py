@@ -88,6 +88,49 @@ def test_many_classes_have_confused_pairs_instead_of_a_matrix():
     assert "confusion_matrix" not in analysis.as_json()
 
 
+@pytest.mark.parametrize(("classes", "has_matrix"), [(20, True), (21, False)])
+def test_twenty_classes_have_a_matrix(classes, has_matrix):
+    gold = np.repeat(np.arange(classes), 2)
+    predicted = (gold + np.arange(len(gold)) % 2) % classes  # one of the two is wrong
+    task, examples = labelled_texts(gold, classes)
+    analysis = task.analyze_errors(examples, predicted)
+    assert (analysis.confusion_matrix is not None) == has_matrix
+    assert len(analysis.confused_pairs) == (0 if has_matrix else error_analysis.MAX_CONFUSED_PAIRS)
+
+
+def test_the_most_confident_mistakes_of_classes_come_first():
+    gold, predicted = np.array([0, 0, 1, 0, 1]), np.array([1, 1, 0, 0, 1])
+    confidence = np.array([0.6, 0.9, 0.8, 0.95, 0.55])
+    task, examples = labelled_texts(gold, 2)
+    mistakes = task.analyze_errors(examples, predicted, confidence).mistakes
+    assert mistakes == [
+        Mistake("text 1", "label 0", "label 1", 0.9),
+        Mistake("text 2", "label 1", "label 0", 0.8),
+        Mistake("text 0", "label 0", "label 1", 0.6),
+    ]
+
+
+def test_each_kind_of_mistake_has_its_most_confident_one():
+    """There are 11 mistakes of one kind, which are more confident than the mistake of another kind."""
+    gold, predicted = np.array([0] * 11 + [1]), np.array([1] * 11 + [0])
+    task, examples = labelled_texts(gold, 2)
+    mistakes = task.analyze_errors(examples, predicted, np.linspace(0.99, 0.6, 12)).mistakes
+    assert [mistake.text for mistake in mistakes] == [*(f"text {i}" for i in range(9)), "text 11"]
+
+
+def test_mistakes_of_several_labels_are_sorted_by_errors_and_confidence():
+    gold = np.array([[True, False], [False, False], [True, True], [True, True]])
+    predicted = np.array([[False, False], [True, False], [False, False], [True, True]])
+    task = CustomClassification("custom", ("a", "b")).with_problem_type("multi_label_classification")
+    examples = LabelledTexts([f"text {i}" for i in range(4)], labels=[("a",), (), ("a", "b"), ("a", "b")])
+    assert (task.gold(examples) == gold).all()
+    assert task.analyze_errors(examples, predicted, np.array([0.5, 0.75, 0.25, 1])).mistakes == [
+        Mistake("text 2", "a, b", "nothing", 0.25),
+        Mistake("text 1", "nothing", "a", 0.75),
+        Mistake("text 0", "a", "nothing", 0.5),
+    ]
+
+
 def test_mistakes_alternate_between_confused_pairs():
     gold, predicted = np.array([1, 0, 0, 0, 1, 1]), np.array([0, 1, 1, 1, 0, 1])
     task, examples = labelled_texts(gold, 2)
@@ -131,6 +174,7 @@ def test_scores_of_entities_are_conllevals_in_any_scheme():
     assert {name: label_scores.f1 for name, label_scores in analysis.by_label.items()} == {
         name: scores[f"f1 {name}"] for name in ("LOC", "ORG", "PER")
     }
+    assert list(analysis.by_label) == ["LOC", "ORG", "PER"]
     assert analysis.by_label["LOC"] == (100.0, 50.0, pytest.approx(200 / 3), 2)
     assert analysis.mistakes == [
         Mistake(
@@ -140,6 +184,17 @@ def test_scores_of_entities_are_conllevals_in_any_scheme():
         ),
         Mistake("Oslo", "Oslo (LOC)", "Oslo (ORG)"),
     ]
+
+
+def test_a_sentence_is_as_certain_as_its_least_certain_wrong_word():
+    words = [["in", "Oslo"], ["Ada", "Lovelace", "met", "Bob"]]
+    gold = [["O", "B-LOC"], ["B-PER", "I-PER", "O", "B-PER"]]
+    predicted = [["O", "B-PER"], ["B-PER", "O", "O", "B-PER"]]
+    examples = TaggedSentences(words, gold, np.array([0, 2]))
+    confidence = np.array([0.1, 0.8, 0.9, 0.6, 0.2, 0.3])
+    first, second = NER.analyze_errors(examples, predicted, confidence).mistakes
+    assert (first.text, first.probability) == ("in Oslo", 0.8)
+    assert (second.text, second.probability) == ("Ada Lovelace met Bob", 0.6)
 
 
 def test_plain_tags_are_analyzed_as_classes_of_words():
@@ -228,6 +283,8 @@ def test_mistakes_are_shortened_to_one_line():
     assert mistake.text.startswith("one two xxx")
     assert mistake.text.count("…") == 2
     assert len(mistake.text) == error_analysis.MISTAKE_LENGTH + len(" ‖ ")
+    assert error_analysis.shorten("x" * 200) == "x" * 200
+    assert error_analysis.shorten("x" * 201) == "x" * 199 + "…"
 
 
 def test_scores_and_confusions_as_json():

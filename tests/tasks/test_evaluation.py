@@ -1,17 +1,29 @@
 """Results of a model that has diverged are an error, and not a score."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.inference.small_models import save_small
+from tests.tasks.test_classification import REGRESSION, SINGLE, examples
 
-from bertie.base.errors import ModelError
+from bertie.base.errors import ModelError, SettingsError
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
+from bertie.tasks import evaluation
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
-from bertie.tasks.evaluation import compute_logits, load_for_task, report_shared
+from bertie.tasks.evaluation import (
+    EncodedExamples,
+    compute_logits,
+    evaluate,
+    find_constant_answers,
+    load_for_task,
+    report_shared,
+)
 from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.ner import WordWindows
+from bertie.tasks.pairs import CustomPairs
 from bertie.tasks.registry import find_task
 from bertie.tasks.squad.windows import ContextWindows
 from bertie.tasks.task import Inputs
@@ -118,3 +130,57 @@ def test_an_encoder_that_was_trained_on_pairs_gets_advice(tmp_path, kind, column
     path = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean"), label_columns=columns)
     with pytest.raises(ModelError, match=rf"is a BertModel, .*; pass --kind {kind} \(kind='{kind}'\)$"):
         load_for_task(CustomClassification(), path)
+
+
+def test_thresholds_are_tuned_on_the_first_part_only(monkeypatch):
+    task = replace(SINGLE, labels=("no", "yes")).with_thresholds().with_calibration()
+    random = np.random.default_rng(0)
+    parts = {}
+    for name, shift in (("first", 2), ("second", -2)):
+        gold = random.integers(0, 2, 100)
+        logits = np.stack([np.zeros(100), random.normal(3 * gold + shift, 1)], axis=1).astype(np.float32)
+        parts[name] = EncodedExamples(examples([task.labels[i] for i in gold]), logits)
+    monkeypatch.setattr(evaluation, "compute_logits", lambda engine, inputs, embedding: inputs)
+    result = evaluate(task, None, parts)
+    tuned, other = (task.tuned(gold, None, logits) for gold, logits in parts.values())
+    assert result.task == tuned != other
+    for name, (gold, logits) in parts.items():
+        predictions = tuned.decode(gold, None, logits)
+        assert (result.predictions[name] == predictions).all()
+        assert result.scores[name] == tuned.score(gold, predictions)
+        assert (result.confidence[name] == tuned.confidence(gold, None, logits)).all()
+        assert result.calibration[name].temperature == tuned.temperature
+
+
+def test_constant_answers_are_reported_unless_they_are_right():
+    parts = {
+        "dev": examples(["good", "bad"]),
+        "varied": examples(["good", "bad"]),
+        "right": examples(["good", "good"]),
+        "one": examples(["bad"]),
+    }
+    answers = {name: [1] * len(part) for name, part in parts.items()} | {"varied": [0, 1]}
+    predictions = {name: np.array(indices) for name, indices in answers.items()}
+    scores = {name: SINGLE.score(part, predictions[name]) for name, part in parts.items()}
+    assert find_constant_answers(SINGLE, parts, predictions, scores) == [
+        "dev: the answer is 'good' for every example, so the model has learnt nothing; try another learning "
+        "rate, more epochs or another seed"
+    ]
+    numbers = {"dev": examples([1.0, 9.0])}
+    (warning,) = find_constant_answers(
+        REGRESSION, numbers, {"dev": np.array([5.0, 5.0])}, {"dev": {"spearmanr": 0.0}}
+    )
+    assert warning.startswith("dev: the answer is close to 5 for every example")
+
+
+def test_length_is_given_or_that_of_fine_tuning_or_the_default(tmp_path):
+    recorded = save_small(tmp_path / "recorded", "classifier", max_seq_length=20)
+    assert load_for_task(CustomClassification(), recorded).max_seq_length == 20
+    assert load_for_task(CustomClassification(), recorded, max_seq_length=10).max_seq_length == 10
+    assert load_for_task(CustomClassification(), recorded, max_seq_length=128).max_seq_length == 128
+    with pytest.raises(SettingsError, match="max_seq_length 129 exceeds the model's 128 positions; use 128"):
+        load_for_task(CustomClassification(), recorded, max_seq_length=129)
+    # SQuAD's default is 384, but this model has 128 positions.
+    assert load_for_task(find_task("squad-v1"), save_small(tmp_path, "squad-v1")).max_seq_length == 128
+    encoder = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean", max_seq_length=30))
+    assert load_for_task(CustomPairs(), encoder).max_seq_length == 30

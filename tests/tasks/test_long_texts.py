@@ -74,6 +74,7 @@ def test_head_and_tail_are_those_of_the_formula(lengths, size):
     inputs = encode(lengths, size + 2, method="head-tail")
     assert decoded(inputs) == expected
     assert inputs.num_truncated == sum(length > size for length in lengths)
+    assert not inputs.token_type_ids.any()
 
 
 def test_head_and_tail_of_512_tokens_are_those_of_the_paper():
@@ -109,9 +110,10 @@ def test_the_logits_of_windows_are_pooled(pooling):
     ],
 )
 def test_labels_are_those_of_the_texts(task, labels, expected):
-    inputs = encode([3, 12], 7, task, labels, method="windows")
-    assert len(inputs) == 4
-    assert inputs.labels.tolist() == expected
+    for method, sequences in (("windows", 4), ("head-tail", 2)):
+        inputs = encode([3, 12], 7, task, labels, method=method)
+        assert len(inputs) == sequences
+        assert inputs.labels.tolist() == expected
 
 
 def test_a_task_takes_the_long_texts_of_its_model():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, ModelError
 from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.entities import find_entities
 from bertie.tasks.ner import NER, Tagging
 from bertie.text.tokenizer import Tokenizer
@@ -155,6 +156,23 @@ def test_a_models_labels_may_have_any_order(tokenizer):
 
 def test_flattened_predictions_are_the_tags_of_words():
     assert NER.flatten_predictions([["O", "B-LOC"], ["O"]]) == ["O", "B-LOC", "O"]
+
+
+def test_majority_baseline_is_o_or_the_most_frequent_plain_tag_in_training():
+    gold = sentences([["a", "b", "c"]], [["O", "B-X", "B-X"]], [0, 1])
+    assert NER.majority_baseline(gold, gold) == NER.score(gold, [["O"] * 3])
+    training = sentences([["a", "b", "c"]], [["N", "V", "V"]], [0, 1])
+    dev = sentences([["a", "b", "c"]], [["N", "N", "V"]], [0, 1])
+    task = CustomTagging().fitted(training)
+    assert task.majority_baseline(training, dev)["accuracy"] == pytest.approx(100 / 3)
+
+
+def test_confidence_is_the_probability_of_the_tag_of_each_word(tokenizer):
+    examples = sentences([["ab", "c"]], [["O", "B-X"]], [0, 1])
+    task = NER.fitted(examples)
+    logits = np.log([[1, 1], [3, 1], [1, 1], [1, 4], [1, 1]])  # [CLS] a ##b c [SEP]
+    confidence = task.confidence(examples, task.encode(examples, tokenizer, 8), logits)
+    assert confidence == pytest.approx([0.75, 0.8])
 
 
 def test_ill_formed_predictions_are_scored_as_by_conlleval():

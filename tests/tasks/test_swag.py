@@ -99,6 +99,16 @@ def test_decode_returns_the_choice_with_the_highest_score(tokenizer):
     assert SWAG.score(examples, predictions) == {"accuracy": pytest.approx(200 / 3)}
 
 
+def test_majority_baseline_is_the_most_frequent_choice_in_training():
+    assert SWAG.majority_baseline(four_choices([1, 3, 3]), four_choices([1, 1, 3])) == {
+        "accuracy": pytest.approx(100 / 3)
+    }
+
+
+def test_selected_examples_keep_their_ids():
+    assert SWAG.select(four_choices([1, 3, 0]), [0, 2]).ids == ["0", "2"]
+
+
 def test_written_predictions_are_read_back(tmp_path):
     path = tmp_path / "predictions" / "val"
     SWAG.write_predictions(four_choices(), np.array([3, 0, 1]), path)

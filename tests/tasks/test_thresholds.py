@@ -102,6 +102,23 @@ def test_a_threshold_that_changes_nothing_stays():
     assert len(calls) == MAX_CANDIDATES + 1
 
 
+def test_a_probability_at_its_threshold_is_not_above_it():
+    logits = np.zeros((1, 3), np.float32)  # probabilities of 0.5
+    assert not MULTILABEL.with_thresholds().decode(None, None, logits).any()
+    assert TWO.with_thresholds().decode(None, None, logits[:, :2]).tolist() == [0]
+
+
+def test_thresholds_fit_the_probabilities_after_the_temperature():
+    logits, gold = draw(200, 0.2)
+    logits *= 4
+    dev = examples([TWO.labels[i] for i in gold])
+    task = TWO.with_thresholds().with_calibration().tuned(dev, None, logits)
+    assert task.temperature > 2
+    predicted = task.decode(dev, None, logits)
+    assert (predicted == TWO.with_thresholds().tuned(dev, None, logits).decode(dev, None, logits)).all()
+    assert (predicted != TWO.decode(dev, None, logits)).any()
+
+
 def test_thresholds_are_only_tuned_when_asked():
     logits, gold = draw(80, 0.2)
     dev = examples([TWO.labels[i] for i in gold])

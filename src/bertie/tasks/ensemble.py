@@ -32,14 +32,21 @@ def load_ensemble(
     It takes the arguments of `load_for_task`, and raises the same errors.
 
     Raises:
-        ModelError: the models have different labels, or one of several is an encoder without a head.
+        ModelError: the models have different labels or problem types, or one of several is an encoder
+            without a head.
     """
     models = [load_for_task(task, path, device, precision, max_seq_length) for path in paths]
     first = models[0].task
     for path, model in zip(paths, models, strict=True):
         if model.task.head == "embedding" and len(models) > 1:
             raise ModelError(f"{path}: vectors of several encoders are not averaged; give one model")
-        if set(model.task.labels) != set(first.labels) or model.task.problem_type != first.problem_type:
+        own_type, first_type = (t.problem_type.replace("_", " ") for t in (model.task, first))
+        if own_type != first_type:
+            raise ModelError(
+                f"{path}: the model was fine-tuned for {own_type}, but {paths[0]} for {first_type}; "
+                f"give models that were fine-tuned on the same task"
+            )
+        if set(model.task.labels) != set(first.labels):
             raise ModelError(
                 f"{path}: its labels are {_describe(model.task)}, but {paths[0]} has {_describe(first)}; "
                 f"give models that were fine-tuned on the same task"
@@ -126,4 +133,4 @@ def _log_mean(log_probabilities: Float64s) -> Float64s:
 
 
 def _describe(task: Task[Any, Any]) -> str:
-    return ", ".join(task.labels[:10]) or task.problem_type.replace("_", " ")
+    return ", ".join(task.labels[:10])
