@@ -43,6 +43,13 @@ def test_buckets_hold_each_token_once(lengths):
     assert mask.sum() == sum(lengths)
     assert mask[token_slots].all()
     assert sum(lengths) >= MIN_LENGTH_RATIO * len(slot_tokens) or min(lengths) == 1
+    for tokens in buckets.tokens():
+        sequences = batch.sequence_ids[tokens]
+        assert (sequences == sequences[:, :1]).all()  # padding repeats a token of its own sequence
+
+
+def test_a_bucket_ends_below_three_quarters_of_its_longest_sequence():
+    assert make_buckets(np.array([29, 40, 30, 29])).shapes == ((2, 40), (2, 29))
 
 
 @given(LENGTHS, st.sampled_from([1, 8, 16]))
