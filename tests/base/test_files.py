@@ -192,6 +192,17 @@ def test_directory_is_replaced_without_an_exchange_of_names(
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_replaced_directory_of_a_killed_writer_is_removed(tmp_path: Path) -> None:
+    """The writer was killed after both renames, so the new directory has its name."""
+    write_directory(tmp_path / "model", "new")
+    (tmp_path / ".model.old.bertie-tmp").mkdir()
+    (tmp_path / ".model.old.bertie-tmp" / "part").write_text("old")
+    (tmp_path / ".model.older.bertie-tmp").touch()  # of a writer of `model.older`
+    remove_temporary_names(tmp_path / "model")
+    assert (tmp_path / "model" / "part").read_text() == "new"
+    assert sorted(os.listdir(tmp_path)) == [".model.older.bertie-tmp", "model"]
+
+
 @pytest.mark.parametrize("write", [atomic_file, atomic_directory])
 def test_message_about_a_temporary_path_names_the_final_path(tmp_path: Path, write: Any) -> None:
     with pytest.raises(DataError) as info, write(tmp_path / "model") as temporary:
