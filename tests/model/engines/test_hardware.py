@@ -79,6 +79,11 @@ def test_looking_for_a_gpu_takes_no_memory_of_it(monkeypatch):
         Hardware(device="cuda:2").resolved()
 
 
+def test_evaluation_is_on_the_same_device_in_float32():
+    settings = Hardware(device="cuda:1", precision="bfloat16", gradient_checkpointing=True)
+    assert settings.in_float32() == Hardware(device="cuda:1", precision="float32")
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_autocast_sets_the_type_of_matrix_products(precision, dtype):
     a = torch.ones(2, 2)
