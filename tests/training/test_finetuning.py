@@ -16,6 +16,7 @@ from tests.training.runs import assert_same_weights, read_rows, read_weights, wi
 
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.files import write_json
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
 from bertie.model.heads import ClassificationModel
@@ -31,7 +32,7 @@ from bertie.tasks.swag import SWAG, Choices
 from bertie.tasks.task import Inputs
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
-from bertie.training.finetuning import finetune
+from bertie.training.finetuning import finetune, hash_weights
 from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule
 from bertie.training.signals import Stopped
@@ -309,6 +310,21 @@ def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
     random = initial_model._replace(weights=None)
     with pytest.raises(DataError, match="a different initial model"):
         finetune(task, random, training, dev, settings, stopped, resume=True)
+    relabelled = LabelledTexts(training.texts, labels=training.labels[::-1])
+    with pytest.raises(DataError, match="a different training set"):
+        finetune(task, initial_model, relabelled, dev, settings, stopped, resume=True)
+
+
+def test_hash_of_the_weights_includes_every_shard(initial_model, tmp_path):
+    shards = [tmp_path / f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    weight_map = {f"weight{i}": shard.name for i, shard in enumerate(shards)}
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": weight_map})
+    hashes = set()
+    for contents in (("a", "b"), ("c", "b"), ("a", "d")):
+        for shard, content in zip(shards, contents, strict=True):
+            shard.write_text(content)
+        hashes.add(hash_weights(initial_model._replace(weights=tmp_path)))
+    assert len(hashes) == 3
 
 
 def with_dropout(initial_model, probability):
