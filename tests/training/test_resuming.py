@@ -5,8 +5,10 @@ import pytest
 from bertie.base.errors import SettingsError
 from bertie.base.settings import resolve
 from bertie.training.checkpoints import RunDirectory
+from bertie.training.finetuning_settings import MAY_CHANGE as FINETUNING_MAY_CHANGE
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
-from bertie.training.resuming import RESUME_NOTE, check_run, continues_job, lock_run
+from bertie.training.resuming import FINGERPRINTS, RESUME_NOTE, check_run, continues_job, lock_run
 
 
 def make_settings(*steps: int) -> PretrainingSettings:
@@ -35,6 +37,33 @@ def test_resume_with_fewer_or_more_phases_is_refused(tmp_path, steps, message):
     check_run(run, make_settings(3, 5), True, MAY_CHANGE)
     with pytest.raises(SettingsError, match=message):
         check_run(run, make_settings(*steps), True, MAY_CHANGE)
+
+
+HARDWARE = {
+    "device": "cuda",
+    "precision": "bfloat16",
+    "gradient_checkpointing": True,
+    "micro_batch_tokens": 9,
+}
+FILES = {"save_every": 9, "keep_checkpoints": 9, "tensorboard": True, "shard": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "may_change", "changes"),
+    [
+        (make_settings(3), MAY_CHANGE, HARDWARE | FILES),
+        (FinetuningSettings(), FINETUNING_MAY_CHANGE, HARDWARE),
+    ],
+    ids=["pre-training", "fine-tuning"],
+)
+def test_only_hardware_and_files_may_change(tmp_path, settings, may_change, changes):
+    run = RunDirectory(tmp_path)
+    run.write_settings(settings)
+    check_run(run, settings.model_copy(update=changes), True, may_change)
+    for key in type(settings).model_fields.keys() - changes.keys() - FINGERPRINTS.keys():
+        changed = settings.model_copy(update={key: 0.123})
+        with pytest.raises(SettingsError, match=rf"{tmp_path}: {key}.* when the run started"):
+            check_run(run, changed, True, may_change)
 
 
 def test_a_job_continues_only_its_own_runs(tmp_path, monkeypatch):
