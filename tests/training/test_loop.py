@@ -4,6 +4,7 @@ import ctypes
 import resource
 import shutil
 import statistics
+from contextlib import nullcontext
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -17,11 +18,14 @@ from tests.training.runs import NO_DROPOUT, read_rows
 from transformers import BertForPreTraining
 
 from bertie.base.random import stream_key
+from bertie.model.batch import pack
+from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
-from bertie.model.heads import PreTrainingModel
+from bertie.model.heads import ClassificationModel, PreTrainingModel
+from bertie.training import loop
 from bertie.training.checkpoints import TrainState
-from bertie.training.distributed import Ranks
+from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.loop import Batch, count_micro_batches, split_sequences
 from bertie.training.metrics_file import read_metrics
@@ -141,6 +145,29 @@ def test_logged_gradient_norm_is_the_largest_since_the_last_row(corpus_path, tmp
         norms.append([row["gradient_norm"] for row in read_rows(run) if row["kind"] == "train"])
     assert norms[1] == [max(norms[0])]
     assert norms[0][-1] < max(norms[0])
+
+
+def test_a_spare_batch_counts_nothing_and_has_no_gradient():
+    """A rank without examples of its own computes those of another one."""
+    config = BertConfig(vocab_size=9, hidden_size=12, num_hidden_layers=1, intermediate_size=4, **NO_DROPOUT)
+    model = ClassificationModel(config, 2).train()
+    ids = np.arange(6, dtype=np.int32)
+    micro_batches = [pack(ids, np.zeros_like(ids), np.array([0, 2, 6]), labels=np.array([0, 1]))] * 2
+    gradients = {}
+    for is_spare in (False, True):
+        batch, ranks = Batch(micro_batches, 0, is_spare), Ranks()
+        counts = loop._count(model, batch, ranks)
+        sums = loop._backward(LossFunction(model, ranks), batch, counts.targets, 1, nullcontext())
+        gradients[is_spare] = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        model.zero_grad()
+        if is_spare:
+            assert (counts.tokens, counts.examples, [*counts.targets.values()]) == (0, 0, [1])
+            assert (sums == 0).all()
+        else:
+            assert (counts.tokens, counts.examples, [*counts.targets.values()]) == (12, 4, [4])
+            assert (sums[:, 0] > 0).all()
+    assert gradients[False].abs().max() > 0
+    assert (gradients[True] == 0).all()
 
 
 def test_logged_times_are_of_training_steps_also_after_a_resume(

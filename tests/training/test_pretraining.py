@@ -473,6 +473,14 @@ def test_sequences_longer_than_the_positions_are_refused(corpus_path, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_one_process_has_nothing_to_shard(finished, corpus_path, tmp_path, tiny_settings, capsys):
+    pretrain(tiny_settings(shard=True), corpus_path, tmp_path / "run")
+    assert (
+        "shard: one process has nothing to divide; start several with torchrun\n" in capsys.readouterr().err
+    )
+    assert_same_weights(tmp_path / "run", finished)
+
+
 def test_folder_without_a_corpus_is_refused(tmp_path, tiny_settings):
     with pytest.raises(DataError, match="bertie prepare"):
         pretrain(tiny_settings(), tmp_path, tmp_path / "run")
