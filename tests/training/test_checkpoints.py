@@ -1,5 +1,6 @@
 """A run directory survives stops, kills and manual changes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,26 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
     assert (
         tmp_path / "metrics.jsonl"
     ).read_text() == '{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n'
+
+
+def test_only_the_main_process_writes(tmp_path, learner):
+    make_killed_run(tmp_path / "run", learner)
+    with RunDirectory(tmp_path / "run") as run:
+        save(run, TrainState(step=2), learner)
+    shutil.copytree(tmp_path / "run", tmp_path / "before")
+    with RunDirectory(tmp_path / "run", is_main=False, tensorboard=True, arguments={}) as run:
+        state = run.restore(learner[0])
+        run.restore_moments(*learner)
+        run.write_settings(OptimizerSettings())
+        run.log({"kind": "train", "step": 3})
+        state.step = 3
+        save(run, state, learner)
+        run.rotate(save_every=0, keep_checkpoints=1)
+        run.remove_checkpoints()
+    for file in (tmp_path / "before").rglob("*"):
+        copy = tmp_path / "run" / file.relative_to(tmp_path / "before")
+        assert copy.is_dir() if file.is_dir() else copy.read_bytes() == file.read_bytes()
+    assert len([*(tmp_path / "run").rglob("*")]) == len([*(tmp_path / "before").rglob("*")])
 
 
 def test_newest_checkpoint_is_kept_without_regular_ones(tmp_path, learner):

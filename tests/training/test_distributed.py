@@ -17,7 +17,7 @@ import bertie
 from bertie.base.environment import REPORT_TIMEOUT, let_main_process_report
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.settings import write_toml
-from bertie.training.distributed import Ranks, join_ranks
+from bertie.training.distributed import Ranks, join_ranks, share_of_node
 from bertie.training.loop import _seed_dropout
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_setup import check_batch_sizes
@@ -209,6 +209,17 @@ def test_error_of_a_connection_is_explained_and_the_ranks_part(monkeypatch, erro
         raise error
     assert (ranks.rank, ranks.world_size, ranks.is_main) == (1, 2, False)
     assert calls == ["parted"]
+
+
+def test_share_of_a_machine_is_the_local_rank(monkeypatch):
+    """Of all its processes, also where there are several machines."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert share_of_node() == (0, 1)
+    environment = {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "8"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert share_of_node() == (1, 2)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):

@@ -35,7 +35,7 @@ from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune, hash_weights
 from bertie.training.finetuning_batches import FinetuningBatches
-from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule
+from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule, training_indices
 from bertie.training.signals import Stopped
 
 
@@ -484,6 +484,16 @@ def test_epochs_that_may_be_kept_or_end_the_run_are_evaluated(changes, evaluate_
     schedule = loop_schedule(FIFTY, make_settings(epochs=3, batch_size=8, **changes))
     assert schedule.evaluate_every == evaluate_every
     assert (schedule.log_every, schedule.save_every, schedule.keep_checkpoints) == (7, 7, 1)
+
+
+def test_a_limit_chooses_the_same_examples_for_every_seed():
+    chosen = [
+        training_indices(FIFTY, make_settings(max_training_examples=20, seed=seed)).tolist()
+        for seed in (0, 1)
+    ]
+    assert chosen[0] == chosen[1] == sorted({*chosen[0]}) != [*range(20)]
+    assert len(chosen[0]) == 20
+    assert training_indices(FIFTY, make_settings(max_training_examples=51)).tolist() == [*range(50)]
 
 
 def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):
