@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.model.config import BertConfig
 from bertie.model.heads import MaskedLMModel
@@ -63,6 +63,18 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
     assert (
         tmp_path / "metrics.jsonl"
     ).read_text() == '{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n'
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_changed_byte_in_a_checkpoint_is_detected(tmp_path, learner, name):
+    make_killed_run(tmp_path, learner)
+    file = tmp_path / "checkpoints" / "step-00000001" / name
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    message = rf"{name}: does not match its checksum in SHA256SUMS; remove {file.parent} to resume from the"
+    with RunDirectory(tmp_path) as run, pytest.raises(ModelError, match=message):
+        run.restore(learner[0])
 
 
 def test_only_the_main_process_writes(tmp_path, learner):

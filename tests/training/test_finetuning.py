@@ -423,6 +423,16 @@ def test_finished_tagging_run_of_an_earlier_version_is_not_trained_again(
     assert finetune(*arguments, make_settings(**changes), tmp_path, resume=True).scores == expected.scores
 
 
+def test_defaults_are_those_of_the_paper():
+    """Section 4.1 and Appendix A.3; run_classifier.py:83-116."""
+    settings = FinetuningSettings()
+    assert (settings.batch_size, settings.epochs, settings.optimizer.learning_rate) == (32, 3, 5e-5)
+    assert (settings.max_seq_length, settings.warmup_ratio) == (128, 0.1)
+    assert (settings.dropout, settings.attention_dropout) == (0.1, 0.1)
+    assert settings.keep_best
+    assert settings.optimizer.bias_correction  # unlike the paper's code
+
+
 FIFTY = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
 
 
