@@ -473,6 +473,19 @@ def test_sequences_longer_than_the_positions_are_refused(corpus_path, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_and_examples_are_functions_of_the_seed(corpus_path, tiny_settings):
+    weights, examples, held_out = [], [], []
+    for number, seed in enumerate((0, 0, 1)):
+        setup = PretrainingSetup.load(tiny_settings(seed=seed), corpus_path)
+        torch.manual_seed(number)  # of the caller, and without effect
+        weights.append(setup.build_model(None, Ranks()).bert.pooler.weight.tolist())
+        batch = next(PretrainingBatches(setup, TrainState(), Ranks()))
+        examples.append(batch.micro_batches[0].input_ids.tolist())
+        held_out.append(HeldOut(setup)._batches[0][0].input_ids.tolist())
+    for first, same, other in (weights, examples, held_out):
+        assert first == same != other
+
+
 def test_one_process_has_nothing_to_shard(finished, corpus_path, tmp_path, tiny_settings, capsys):
     pretrain(tiny_settings(shard=True), corpus_path, tmp_path / "run")
     assert (
