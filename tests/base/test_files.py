@@ -192,6 +192,28 @@ def test_directory_is_replaced_without_an_exchange_of_names(
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_the_first_of_several_writers_wins(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    with atomic_directory(path, has_twins=True) as slow:
+        (slow / "file").write_text("slow")
+        with atomic_directory(path, has_twins=True) as fast:
+            (fast / "file").write_text("fast")
+        assert (slow / "file").read_text() == "slow"
+    assert (path / "file").read_text() == "fast"
+    assert os.listdir(tmp_path) == ["part"]
+
+
+def test_replaced_directory_of_a_killed_writer_is_removed(tmp_path: Path) -> None:
+    """The writer was killed after both renames, so the new directory has its name."""
+    write_directory(tmp_path / "model", "new")
+    (tmp_path / ".model.old.bertie-tmp").mkdir()
+    (tmp_path / ".model.old.bertie-tmp" / "part").write_text("old")
+    (tmp_path / ".model.older.bertie-tmp").touch()  # of a writer of `model.older`
+    remove_temporary_names(tmp_path / "model")
+    assert (tmp_path / "model" / "part").read_text() == "new"
+    assert sorted(os.listdir(tmp_path)) == [".model.older.bertie-tmp", "model"]
+
+
 @pytest.mark.parametrize("write", [atomic_file, atomic_directory])
 def test_message_about_a_temporary_path_names_the_final_path(tmp_path: Path, write: Any) -> None:
     with pytest.raises(DataError) as info, write(tmp_path / "model") as temporary:
@@ -277,11 +299,17 @@ def test_read_json_rejects_a_directory(tmp_path: Path) -> None:
         read_json(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a": 1', b'"\xff"'])
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b'"\xff"', b"1" * 5000], ids=range(4))
 def test_read_json_rejects_invalid_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.json").write_bytes(content)
     with pytest.raises(DataError, match=r"broken\.json: not valid JSON"):
         read_json(tmp_path / "broken.json")
+
+
+def test_read_json_rejects_endless_nesting(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(DataError, match=r"deep\.json: not usable JSON \(nested too deeply\)"):
+        read_json(tmp_path / "deep.json")
 
 
 def test_sha256_matches_the_published_example(tmp_path: Path) -> None:

@@ -174,3 +174,17 @@ def test_file_with_the_name_of_a_lock_is_left_alone(path, kind):
     with pytest.raises(SettingsError, match=r"\.lock: not a lock of bertie"), lock_directory(path):
         pytest.fail("locked")
     assert mine.read_text() == (path / ".lock").read_text() == "mine"
+
+
+def test_link_that_appears_after_the_check_is_not_followed(path, monkeypatch):
+    path.mkdir(parents=True)
+    (path / ".lock").symlink_to(path.parent / "elsewhere")
+
+    def find_nothing(file):
+        raise FileNotFoundError(file)
+
+    monkeypatch.setattr(Path, "lstat", find_nothing)
+    with pytest.raises(OSError, match="symbolic links"), lock_directory(path):
+        pytest.fail("locked")
+    monkeypatch.undo()
+    assert not (path.parent / "elsewhere").exists()

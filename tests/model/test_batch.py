@@ -43,6 +43,13 @@ def test_buckets_hold_each_token_once(lengths):
     assert mask.sum() == sum(lengths)
     assert mask[token_slots].all()
     assert sum(lengths) >= MIN_LENGTH_RATIO * len(slot_tokens) or min(lengths) == 1
+    for tokens in buckets.tokens():
+        sequences = batch.sequence_ids[tokens]
+        assert (sequences == sequences[:, :1]).all()  # padding repeats a token of its own sequence
+
+
+def test_a_bucket_ends_below_three_quarters_of_its_longest_sequence():
+    assert make_buckets(np.array([29, 40, 30, 29])).shapes == ((2, 40), (2, 29))
 
 
 @given(LENGTHS, st.sampled_from([1, 8, 16]))
@@ -127,14 +134,18 @@ def test_rows_after_the_tokens_change_nothing():
     assert torch.equal(longer.grad, F.pad(qkv.grad, (0, 0, 0, 7)))
 
 
-def test_nan_stays_inside_its_sequence():
-    batch = random_batch([5, 9, 2])
-    qkv = torch.randn(16, 24)
+@pytest.mark.parametrize("sequence", range(4))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nan_stays_inside_its_sequence(dtype, sequence):
+    batch = random_batch([5, 9, 8, 2])
+    assert batch.buckets.shapes == ((2, 9), (1, 5), (1, 2))
+    qkv = torch.randn(24, 24).to(dtype)
     clean = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
-    qkv[5:14] = float("nan")
+    is_nan = batch.sequence_ids == sequence
+    qkv[is_nan] = float("nan")
     poisoned = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
-    assert torch.equal(clean[:5], poisoned[:5])
-    assert torch.equal(clean[14:], poisoned[14:])
+    assert torch.equal(clean[~is_nan], poisoned[~is_nan])
+    assert poisoned[is_nan].isnan().all()
 
 
 def test_logits_do_not_depend_on_the_rest_of_the_batch():

@@ -36,6 +36,24 @@ def test_loss_and_gradient_equal_torch_cross_entropy(dtype, tolerance, n, classe
     assert correct == (exact.argmax(1) == labels).sum()
 
 
+@pytest.mark.parametrize("all_targets", [False, True])
+def test_chunks_give_the_result_of_the_whole(monkeypatch, all_targets):
+    monkeypatch.setattr("bertie.model.cross_entropy.CHUNK", 12)  # two rows of five
+    logits = torch.randn(7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = logits.argmax(1)
+    labels[[1, 6]] = (labels[[1, 6]] + 1) % 5
+    if not all_targets:
+        labels[[0, 5]] = IGNORE_INDEX
+    expected, actual = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    expected_loss = F.cross_entropy(expected, labels, reduction="sum")
+    loss_sum, correct = cross_entropy(actual, labels, all_targets)
+    torch.testing.assert_close(loss_sum, expected_loss)
+    assert correct == (5 if all_targets else 3)
+    expected_loss.backward()
+    loss_sum.backward()
+    torch.testing.assert_close(actual.grad, expected.grad)
+
+
 def test_logits_are_overwritten_only_if_they_need_a_gradient():
     logits, labels = torch.randn(3, 5), torch.tensor([0, 4, IGNORE_INDEX])
     before = logits.clone()

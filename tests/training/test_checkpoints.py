@@ -1,10 +1,11 @@
 """A run directory survives stops, kills and manual changes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.model.config import BertConfig
 from bertie.model.heads import MaskedLMModel
@@ -62,6 +63,38 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
     assert (
         tmp_path / "metrics.jsonl"
     ).read_text() == '{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n'
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_changed_byte_in_a_checkpoint_is_detected(tmp_path, learner, name):
+    make_killed_run(tmp_path, learner)
+    file = tmp_path / "checkpoints" / "step-00000001" / name
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    message = rf"{name}: does not match its checksum in SHA256SUMS; remove {file.parent} to resume from the"
+    with RunDirectory(tmp_path) as run, pytest.raises(ModelError, match=message):
+        run.restore(learner[0])
+
+
+def test_only_the_main_process_writes(tmp_path, learner):
+    make_killed_run(tmp_path / "run", learner)
+    with RunDirectory(tmp_path / "run") as run:
+        save(run, TrainState(step=2), learner)
+    shutil.copytree(tmp_path / "run", tmp_path / "before")
+    with RunDirectory(tmp_path / "run", is_main=False, tensorboard=True, arguments={}) as run:
+        state = run.restore(learner[0])
+        run.restore_moments(*learner)
+        run.write_settings(OptimizerSettings())
+        run.log({"kind": "train", "step": 3})
+        state.step = 3
+        save(run, state, learner)
+        run.rotate(save_every=0, keep_checkpoints=1)
+        run.remove_checkpoints()
+    for file in (tmp_path / "before").rglob("*"):
+        copy = tmp_path / "run" / file.relative_to(tmp_path / "before")
+        assert copy.is_dir() if file.is_dir() else copy.read_bytes() == file.read_bytes()
+    assert len([*(tmp_path / "run").rglob("*")]) == len([*(tmp_path / "before").rglob("*")])
 
 
 def test_newest_checkpoint_is_kept_without_regular_ones(tmp_path, learner):

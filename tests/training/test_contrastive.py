@@ -26,7 +26,13 @@ from bertie.model.heads import ContrastiveModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import load_for_task
-from bertie.training.contrastive import ContrastiveBatches, draw_pair, fit_logistic_regression
+from bertie.training.contrastive import (
+    ContrastiveBatches,
+    check_contrastive,
+    draw_pair,
+    fit_logistic_regression,
+)
+from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings, step_bounds
 from bertie.training.loop import Batch
@@ -214,6 +220,13 @@ def test_settings_that_do_not_fit_are_rejected(initial_model, tmp_path, changes,
     settings = make_settings(**changes)
     with pytest.raises(SettingsError, match=f"contrastive_pairs: {message}"):
         finetune(TASK, initial_model, make_texts(0, 24), {}, settings, tmp_path, silent=True)
+
+
+def test_several_processes_are_rejected(initial_model):
+    inputs = TASK.encode(make_texts(0, 24), initial_model.tokenizer, 16)
+    check_contrastive(TASK, inputs, make_settings(), Ranks())
+    with pytest.raises(SettingsError, match="contrastive_pairs: it runs in one process; start one"):
+        check_contrastive(TASK, inputs, make_settings(), Ranks(0, 2))
 
 
 ONE_EACH = LabelledTexts(["a1", "a2", "b1"], labels=["a", "a", "b"])

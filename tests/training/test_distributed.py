@@ -15,9 +15,9 @@ from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read
 
 import bertie
 from bertie.base.environment import REPORT_TIMEOUT, let_main_process_report
-from bertie.base.errors import SettingsError
+from bertie.base.errors import BertieError, SettingsError
 from bertie.base.settings import write_toml
-from bertie.training.distributed import Ranks, join_ranks
+from bertie.training.distributed import Ranks, join_ranks, share_of_node
 from bertie.training.loop import _seed_dropout
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_setup import check_batch_sizes
@@ -183,6 +183,43 @@ def test_error_of_one_process_is_printed(monkeypatch):
         assert stopped.value.code == 2
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (RuntimeError("[gloo/transport] connection closed"), BertieError, "process 1 lost the others"),
+        (
+            torch.distributed.DistNetworkError("timed out"),
+            BertieError,
+            r"process 1 .* --resume \(resume=True\)",
+        ),
+        (RuntimeError("out of memory"), RuntimeError, "^out of memory$"),
+    ],
+    ids=["gloo", "other backend", "other error"],
+)
+def test_error_of_a_connection_is_explained_and_the_ranks_part(monkeypatch, error, expected, message):
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    for name, value in {"init_process_group": None, "get_rank": 1, "get_world_size": 2}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append("parted"))
+    with pytest.raises(expected, match=message), join_ranks("cpu") as ranks:
+        raise error
+    assert (ranks.rank, ranks.world_size, ranks.is_main) == (1, 2, False)
+    assert calls == ["parted"]
+
+
+def test_share_of_a_machine_is_the_local_rank(monkeypatch):
+    """Of all its processes, also where there are several machines."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert share_of_node() == (0, 1)
+    environment = {"RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "8"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert share_of_node() == (1, 2)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):

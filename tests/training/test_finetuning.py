@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 
@@ -16,9 +17,10 @@ from tests.training.runs import assert_same_weights, read_rows, read_weights, wi
 
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.files import write_json
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
-from bertie.model.heads import ClassificationModel
+from bertie.model.heads import ClassificationModel, EmbeddingModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.classification import CustomClassification
@@ -31,9 +33,9 @@ from bertie.tasks.swag import SWAG, Choices
 from bertie.tasks.task import Inputs
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
-from bertie.training.finetuning import finetune
+from bertie.training.finetuning import finetune, hash_weights
 from bertie.training.finetuning_batches import FinetuningBatches
-from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule
+from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule, training_indices
 from bertie.training.signals import Stopped
 
 
@@ -173,7 +175,7 @@ def test_patience_stops_a_run_without_better_epochs(impatient):
     assert len(read_rows(run.parent / "unlimited")) > len(rows)
 
 
-def test_steps_before_an_early_stop_are_logged(impatient, tmp_path, monkeypatch):
+def test_steps_before_an_early_stop_are_logged(impatient, tmp_path, monkeypatch, capsys):
     """No epoch is better than the first, so the run stops after the third, in step 9."""
     _, _, arguments = impatient
     score, scores = CustomClassification.score, []
@@ -188,6 +190,7 @@ def test_steps_before_an_early_stop_are_logged(impatient, tmp_path, monkeypatch)
     rows = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"]
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 9]
     assert "loss" in rows[-1]
+    assert "stopped at step 9: 2 epochs without a better score (patience)\n" in capsys.readouterr().err
 
 
 def test_resume_does_not_continue_a_run_that_stopped_early(impatient, tmp_path, monkeypatch):
@@ -309,6 +312,21 @@ def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
     random = initial_model._replace(weights=None)
     with pytest.raises(DataError, match="a different initial model"):
         finetune(task, random, training, dev, settings, stopped, resume=True)
+    relabelled = LabelledTexts(training.texts, labels=training.labels[::-1])
+    with pytest.raises(DataError, match="a different training set"):
+        finetune(task, initial_model, relabelled, dev, settings, stopped, resume=True)
+
+
+def test_hash_of_the_weights_includes_every_shard(initial_model, tmp_path):
+    shards = [tmp_path / f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    weight_map = {f"weight{i}": shard.name for i, shard in enumerate(shards)}
+    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": weight_map})
+    hashes = set()
+    for contents in (("a", "b"), ("c", "b"), ("a", "d")):
+        for shard, content in zip(shards, contents, strict=True):
+            shard.write_text(content)
+        hashes.add(hash_weights(initial_model._replace(weights=tmp_path)))
+    assert len(hashes) == 3
 
 
 def with_dropout(initial_model, probability):
@@ -405,6 +423,16 @@ def test_finished_tagging_run_of_an_earlier_version_is_not_trained_again(
     assert finetune(*arguments, make_settings(**changes), tmp_path, resume=True).scores == expected.scores
 
 
+def test_defaults_are_those_of_the_paper():
+    """Section 4.1 and Appendix A.3; run_classifier.py:83-116."""
+    settings = FinetuningSettings()
+    assert (settings.batch_size, settings.epochs, settings.optimizer.learning_rate) == (32, 3, 5e-5)
+    assert (settings.max_seq_length, settings.warmup_ratio) == (128, 0.1)
+    assert (settings.dropout, settings.attention_dropout) == (0.1, 0.1)
+    assert settings.keep_best
+    assert settings.optimizer.bias_correction  # unlike the paper's code
+
+
 FIFTY = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
 
 
@@ -428,6 +456,54 @@ def test_each_epoch_reads_every_example_in_a_new_order(initial_model):
     assert [sorted(order) for order in orders] == [list(range(50))] * 6
     assert len({tuple(order) for order in [*orders, range(50)]}) == 7
     assert orders_of_epochs(initial_model, start=7) == orders[1:3]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 9])
+def test_ranks_share_the_examples_of_each_step(initial_model, world_size):
+    """The last step of an epoch has two examples; a rank without one computes another's, as a spare."""
+    settings = make_settings(epochs=1, batch_size=8).resolved()
+    model = ClassificationModel(initial_model.config, 2)
+    ranks = [Ranks(rank, world_size) for rank in range(world_size)]
+    batches = [FinetuningBatches(FIFTY, settings, 0, model, each) for each in ranks]
+    whole = FinetuningBatches(FIFTY, settings, 0, model, Ranks())
+    for _ in range(7):
+        (expected,) = next(whole).micro_batches
+        shares = [next(each) for each in batches]
+        lengths = [len(batch) for share in shares for batch in share.micro_batches]
+        assert 1 <= min(lengths) <= max(lengths) <= min(lengths) + 1
+        read = [share.micro_batches[0].input_ids.tolist() for share in shares if not share.is_spare]
+        assert list(chain.from_iterable(read)) == expected.input_ids.tolist()
+        assert len(read) == min(world_size, len(expected))
+
+
+def test_texts_that_compete_are_trained_in_one_process(initial_model):
+    settings, model = make_settings().resolved(), EmbeddingModel(initial_model.config, "mean")
+    pairs, scores = np.arange(50).reshape(25, 2), np.linspace(0, 1, 25, dtype=np.float32)
+    for labels in (pairs, scores):
+        inputs = Inputs(FIFTY.input_ids, FIFTY.token_type_ids, FIFTY.bounds, labels, group=2)
+        FinetuningBatches(inputs, settings, 0, model, Ranks())
+        with pytest.raises(SettingsError, match="start one process") if labels is pairs else nullcontext():
+            FinetuningBatches(inputs, settings, 0, model, Ranks(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluate_every"),
+    [({}, 7), ({"keep_best": False}, 21), ({"keep_best": False, "patience": 1}, 7)],
+)
+def test_epochs_that_may_be_kept_or_end_the_run_are_evaluated(changes, evaluate_every):
+    schedule = loop_schedule(FIFTY, make_settings(epochs=3, batch_size=8, **changes))
+    assert schedule.evaluate_every == evaluate_every
+    assert (schedule.log_every, schedule.save_every, schedule.keep_checkpoints) == (7, 7, 1)
+
+
+def test_a_limit_chooses_the_same_examples_for_every_seed():
+    chosen = [
+        training_indices(FIFTY, make_settings(max_training_examples=20, seed=seed)).tolist()
+        for seed in (0, 1)
+    ]
+    assert chosen[0] == chosen[1] == sorted({*chosen[0]}) != [*range(20)]
+    assert len(chosen[0]) == 20
+    assert training_indices(FIFTY, make_settings(max_training_examples=51)).tolist() == [*range(50)]
 
 
 def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):

@@ -2,8 +2,11 @@
 
 import ctypes
 import resource
+import shutil
 import statistics
-from itertools import pairwise
+from contextlib import nullcontext
+from itertools import count, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +17,18 @@ from tests.parity.transformers_peer import masked_lm_labels, padded_inputs
 from tests.training.runs import NO_DROPOUT, read_rows
 from transformers import BertForPreTraining
 
+from bertie.base.random import stream_key
+from bertie.model.batch import pack
+from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
-from bertie.model.heads import PreTrainingModel
+from bertie.model.heads import ClassificationModel, PreTrainingModel
+from bertie.training import loop
 from bertie.training.checkpoints import TrainState
-from bertie.training.distributed import Ranks
+from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.loop import Batch, count_micro_batches, split_sequences
+from bertie.training.metrics_file import read_metrics
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
@@ -113,7 +121,7 @@ def test_run_matches_the_papers_code(corpus_path, tmp_path, tiny_settings):
         torch.testing.assert_close(trained[name], weight, atol=1e-5, rtol=1e-4)
 
 
-def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_settings, monkeypatch):
+def test_dropout_differs_in_each_step_seed_and_rank(corpus_path, tmp_path, tiny_settings, monkeypatch):
     seeds = []
 
     def record_seed(values, probability):
@@ -123,8 +131,10 @@ def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_setti
     monkeypatch.setattr("bertie.model.dropout._cpu_dropout", record_seed)
     for seed in (0, 1):
         pretrain(tiny_settings(seed=seed), corpus_path, tmp_path / f"run{seed}")
-    plan = 1  # its measurement, before the first step
-    assert len(set(seeds)) == 2 * (plan + tiny_settings().total_steps)
+    rank, plan = 0, 1  # a measurement, before the first step
+    expected = {int(stream_key(seed, step, rank)) for seed in (0, 1) for step in range(12)}
+    assert expected <= set(seeds)
+    assert len(set(seeds)) == len(expected) + 2 * plan
 
 
 def test_logged_gradient_norm_is_the_largest_since_the_last_row(corpus_path, tmp_path, tiny_settings):
@@ -135,6 +145,44 @@ def test_logged_gradient_norm_is_the_largest_since_the_last_row(corpus_path, tmp
         norms.append([row["gradient_norm"] for row in read_rows(run) if row["kind"] == "train"])
     assert norms[1] == [max(norms[0])]
     assert norms[0][-1] < max(norms[0])
+
+
+def test_a_spare_batch_counts_nothing_and_has_no_gradient():
+    """A rank without examples of its own computes those of another one."""
+    config = BertConfig(vocab_size=9, hidden_size=12, num_hidden_layers=1, intermediate_size=4, **NO_DROPOUT)
+    model = ClassificationModel(config, 2).train()
+    ids = np.arange(6, dtype=np.int32)
+    micro_batches = [pack(ids, np.zeros_like(ids), np.array([0, 2, 6]), labels=np.array([0, 1]))] * 2
+    gradients = {}
+    for is_spare in (False, True):
+        batch, ranks = Batch(micro_batches, 0, is_spare), Ranks()
+        counts = loop._count(model, batch, ranks)
+        sums = loop._backward(LossFunction(model, ranks), batch, counts.targets, 1, nullcontext())
+        gradients[is_spare] = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        model.zero_grad()
+        if is_spare:
+            assert (counts.tokens, counts.examples, [*counts.targets.values()]) == (0, 0, [1])
+            assert (sums == 0).all()
+        else:
+            assert (counts.tokens, counts.examples, [*counts.targets.values()]) == (12, 4, [4])
+            assert (sums[:, 0] > 0).all()
+    assert gradients[False].abs().max() > 0
+    assert (gradients[True] == 0).all()
+
+
+def test_logged_times_are_of_training_steps_also_after_a_resume(
+    corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    clock = SimpleNamespace(perf_counter=count(step=0.5).__next__)  # every step takes half a second
+    monkeypatch.setattr("bertie.training.loop.time", clock)
+    pretrain(tiny_settings(), corpus_path, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000012")  # so that it resumes between two rows
+    pretrain(tiny_settings(), corpus_path, tmp_path, resume=True)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
+    assert [row["seconds"] for row in rows] == [1.5, 3, 4.5, 6]
+    tokens = [0, *(row["tokens"] for row in rows)]
+    speeds = [row["tokens_per_second"] for row in rows]
+    assert speeds == [pytest.approx((b - a) / 1.5, abs=0.1) for a, b in pairwise(tokens)]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")

@@ -3,14 +3,21 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from tests.training.runs import read_rows
 
 from bertie.base.errors import SettingsError
+from bertie.model.batch import pack
+from bertie.model.config import BertConfig
+from bertie.model.heads import MaskedLMModel
 from bertie.training import planning
-from bertie.training.planning import Plan, plan_pretraining
+from bertie.training.planning import PhaseSample, Plan, plan_pretraining
 from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_setup import PretrainingSetup
 
 MEASURE_PEAK = """
 import resource, sys
@@ -58,6 +65,40 @@ def test_plan_of_a_resumed_run_counts_the_remaining_steps(corpus_path, tiny_sett
     assert (plan.steps, plan.sequences, plan.steps_done) == (8, 64, 8)
     pretrain(settings, corpus_path, tmp_path / "run", resume=True)
     assert "pre-training: 8 steps left, 64 sequences, about" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("world_size", "shards"), [(1, 1), (2, 1), (2, 2)])
+def test_costs_of_the_phases_are_added(monkeypatch, world_size, shards):
+    """The ranks share the tokens of the steps and of the evaluations; each holds its part of a batch."""
+    monkeypatch.setattr(planning, "_resident_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(planning, "_measure", lambda model, batches, *_: (0.5, 1000 * len(batches)))
+    ids = np.zeros(60, np.int32)
+    long, short = pack(ids, ids, np.array([0, 40, 60])), pack(ids[:10], ids[:10], np.array([0, 10]))
+    samples = [
+        PhaseSample(steps=7, batch_size=6, batches=[short, long], evaluation_tokens=900),  # 1,260 tokens
+        PhaseSample(steps=3, batch_size=8, batches=[short], evaluation_tokens=300),  # 240 tokens
+    ]
+    model = MaskedLMModel(BertConfig(vocab_size=9, hidden_size=12, num_hidden_layers=1, intermediate_size=4))
+    plan = planning._estimate(model, samples, 150, world_size, shards, torch.autocast("cpu", enabled=False))
+    assert (plan.steps, plan.sequences, plan.tokens) == (10, 66, 1500)
+    assert plan.seconds == pytest.approx(0.5 * (1500 + 1200 / 3) / world_size)
+    floats = 3 * sum(parameter.numel() for parameter in model.parameters())  # gradients and two moments
+    largest = min(150, 180 / world_size)  # tokens of a micro-batch
+    activations = 1.3 * 2000 * largest
+    assert plan.memory_bytes == pytest.approx(4 * floats / shards + activations + 1_000_000, abs=2)
+
+
+def test_a_phase_is_measured_up_to_a_micro_batch(corpus_path, tiny_settings):
+    settings = tiny_settings(evaluate_every=4)
+    setup = PretrainingSetup.load(settings, corpus_path)
+    examples = setup.example_stream(0).next(16)
+    for tokens, sizes in ((examples.bounds[16], [1, 4, 16]), (examples.bounds[16] - 1, [1, 4])):
+        changed = setup.settings.model_copy(update={"micro_batch_tokens": int(tokens)})
+        sample = planning._sample_phase(replace(setup, settings=changed), 0, steps=10)
+        assert [len(batch) for batch in sample.batches] == sizes
+    assert sample.batches[1].num_tokens == examples.bounds[4]
+    evaluations = 3  # after steps 4, 8 and 10, each of 32 examples
+    assert sample.evaluation_tokens == round(evaluations * 32 * examples.bounds[16] / 16)
 
 
 @pytest.mark.slow

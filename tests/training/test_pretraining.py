@@ -29,7 +29,14 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.held_out import HeldOut, evaluate_pretraining, unigram_counts
+from bertie.training.held_out import (
+    HeldOut,
+    evaluate_pretraining,
+    format_metrics,
+    majority_baseline,
+    unigram_baseline,
+    unigram_counts,
+)
 from bertie.training.loop import MAX_SKIPPED_STEPS
 from bertie.training.optimizers import OptimizerSettings
 from bertie.training.planning import plan_pretraining
@@ -115,6 +122,12 @@ def test_run_leaves_settings_metrics_checkpoints_and_model(finished, tiny_settin
     assert settings.micro_batch_tokens == 4096
     completed = {"corpus_fingerprint": "", "model": tiny_settings().model, "micro_batch_tokens": 0}
     assert settings.model_copy(update=completed) == tiny_settings()
+    card = (finished / "model" / "README.md").read_text()
+    assert "library_name: transformers\ntags: [bert, fill-mask]" in card
+    assert "Pre-trained with masked language modelling and next-sentence prediction\n" in card
+    (*_, trained, _) = rows
+    assert f"for 12 steps on {trained['tokens']:,} tokens." in card
+    assert f"its fingerprint is `{settings.corpus_fingerprint}`" in card
 
 
 def test_without_pairs_the_only_objective_is_masked_lm(corpus_path, tmp_path, tiny_settings):
@@ -138,6 +151,9 @@ def test_left_to_right_model_learns_next_tokens(corpus_path, tmp_path, tiny_sett
     assert last["language_model_loss"] < last["unigram_loss"] - 0.5
     assert last["perplexity"] == pytest.approx(np.exp(last["language_model_loss"]))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.is_decoder
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "tags: [bert, text-generation]" in card
+    assert "Pre-trained with left-to-right (causal) language modelling\n" in card
     setup = PretrainingSetup.load(settings, corpus_path)
     batch = next(PretrainingBatches(setup, TrainState(), Ranks())).micro_batches[0]
     assert setup.tokenizer.vocabulary.mask_id not in batch.input_ids
@@ -457,6 +473,27 @@ def test_sequences_longer_than_the_positions_are_refused(corpus_path, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_and_examples_are_functions_of_the_seed(corpus_path, tiny_settings):
+    weights, examples, held_out = [], [], []
+    for number, seed in enumerate((0, 0, 1)):
+        setup = PretrainingSetup.load(tiny_settings(seed=seed), corpus_path)
+        torch.manual_seed(number)  # of the caller, and without effect
+        weights.append(setup.build_model(None, Ranks()).bert.pooler.weight.tolist())
+        batch = next(PretrainingBatches(setup, TrainState(), Ranks()))
+        examples.append(batch.micro_batches[0].input_ids.tolist())
+        held_out.append(HeldOut(setup)._batches[0][0].input_ids.tolist())
+    for first, same, other in (weights, examples, held_out):
+        assert first == same != other
+
+
+def test_one_process_has_nothing_to_shard(finished, corpus_path, tmp_path, tiny_settings, capsys):
+    pretrain(tiny_settings(shard=True), corpus_path, tmp_path / "run")
+    assert (
+        "shard: one process has nothing to divide; start several with torchrun\n" in capsys.readouterr().err
+    )
+    assert_same_weights(tmp_path / "run", finished)
+
+
 def test_folder_without_a_corpus_is_refused(tmp_path, tiny_settings):
     with pytest.raises(DataError, match="bertie prepare"):
         pretrain(tiny_settings(), tmp_path, tmp_path / "run")
@@ -578,6 +615,40 @@ def test_each_held_out_batch_counts_once_on_two_ranks():
     for rank in (0, 1):
         evaluate_pretraining(LossOfLength(1, 1), batches, OneOfTwo(rank, 2))
     assert sums == [[[7.0, 2, 7]], [[3.0, 1, 3]]]
+
+
+def test_held_out_metrics_are_means_over_the_targets_of_all_batches():
+    batches = []
+    for length in (2, 3, 5):
+        ids = np.zeros(length, np.int32)
+        batches.append(pack(ids, ids, np.array([0, length])))
+    assert evaluate_pretraining(LossOfLength(1, 1), batches, Ranks()) == {
+        "masked_lm_loss": 1.0,
+        "masked_lm_accuracy": 0.3,
+        "masked_lm_targets": 10,
+        "perplexity": math.e,
+    }
+
+
+def test_baselines_are_frequencies_in_training():
+    """Each count is one more, so that a token that training lacks has a probability."""
+    baseline = unigram_baseline(np.array([2, 5, 0, 1]), np.array([1, 1, 0, 2, 1]))
+    probabilities = np.array([3, 6, 1, 2]) / 12
+    loss = -np.log(probabilities[[1, 1, 0, 2, 1]]).mean()
+    assert baseline == {"unigram_loss": pytest.approx(loss), "unigram_accuracy": 0.6}
+    assert majority_baseline(np.array([0, 1, 1, 1])) == {"majority_accuracy": 0.75}
+
+
+def test_held_out_metrics_are_shown_beside_their_baselines():
+    metrics = {"masked_lm_loss": 2.5, "masked_lm_accuracy": 0.25, "perplexity": 1234.4}
+    metrics |= {"unigram_loss": 7.05, "unigram_accuracy": 0.06}
+    line = (
+        "loss 2.50 (unigram baseline 7.05), perplexity 1,234, masked-token accuracy 25.0% "
+        "(unigram baseline 6.0%)"
+    )
+    assert format_metrics(metrics) == line
+    metrics |= {"next_sentence_accuracy": 0.9, "majority_accuracy": 0.55}
+    assert format_metrics(metrics) == f"{line}, next-sentence accuracy 90.0% (majority baseline 55.0%)"
 
 
 def test_unigram_counts_include_every_token(corpus_path):

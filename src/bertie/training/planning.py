@@ -179,8 +179,8 @@ def _estimate(
         seconds_per_token, bytes_per_token = _measure(model, sample.batches, device, autocast)
         step_tokens = sample.batch_size * batch.num_tokens / len(batch) / world_size
         activation_bytes = max(activation_bytes, bytes_per_token * min(micro_batch_tokens, step_tokens))
-        seconds += seconds_per_token * (
-            phase_tokens / world_size + EVALUATION_COST * sample.evaluation_tokens
+        seconds += (
+            seconds_per_token * (phase_tokens + EVALUATION_COST * sample.evaluation_tokens) / world_size
         )
         steps += sample.steps
         sequences += sample.steps * sample.batch_size

@@ -267,6 +267,37 @@ def test_untied_decoder_is_rejected_only_if_needed(tmp_path):
     load_weights(tmp_path, EncoderModel(CONFIG), prefix="bert.")
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_weight_that_is_not_finite_is_rejected(tmp_path, number):
+    name = "bert.pooler.dense.bias"
+    damaged = WEIGHTS[name].clone()
+    damaged[3] = number
+    write_weights(tmp_path, WEIGHTS | {name: damaged}, "safetensors")
+    with pytest.raises(ModelError, match=f"{re.escape(name)} has NaN or infinite numbers"):
+        load_weights(tmp_path, PreTrainingModel(CONFIG))
+
+
+def test_weights_whose_sum_is_infinite_are_loaded(tmp_path):
+    name = "bert.pooler.dense.bias"
+    large = torch.full_like(WEIGHTS[name], 3e38)
+    write_weights(tmp_path, WEIGHTS | {name: large}, "safetensors")
+    model = PreTrainingModel(CONFIG)
+    load_weights(tmp_path, model)
+    assert torch.equal(model.bert.pooler.bias, large)
+
+
+def test_safetensors_are_read_before_a_pickle(tmp_path):
+    """Many models of the Hub have both, and shards beside a whole file."""
+    other = {name: weight + 1 for name, weight in WEIGHTS.items()}
+    for file_format in ("pickle", "sharded pickle"):
+        write_weights(tmp_path, other, file_format)
+    write_weights(tmp_path, WEIGHTS, "sharded safetensors")
+    assert_equal_weights(read_weights(tmp_path))
+    whole = {name: weight + 2 for name, weight in WEIGHTS.items()}
+    write_weights(tmp_path, whole, "safetensors")
+    assert_equal_weights(read_weights(tmp_path), whole)
+
+
 def test_bias_stored_only_with_the_decoder_is_loaded(tmp_path):
     weights = dict(WEIGHTS)
     weights["cls.predictions.decoder.bias"] = weights.pop("cls.predictions.bias") + 1

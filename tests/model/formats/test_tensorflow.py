@@ -212,6 +212,9 @@ def test_unused_tensors_are_reported(tmp_path, capsys):
         ({}, ("bert/encoder/layer_1/output/dense/bias",), "layer_1/output/dense/bias is missing"),
         ({"output_bias": np.zeros(4)}, (), r"output_bias has shape \(4,\), but .* \(3,\)"),
         ({"bert/embeddings/LayerNorm/beta": np.zeros(())}, (), r"LayerNorm/beta has shape \(\)"),
+        ({"output_weights": np.zeros(3)}, (), r"output_weights has shape \(3,\), which no classifier has"),
+        ({"output_bias": np.array([0, np.nan, 0])}, (), "output_bias has NaN or infinite numbers; the"),
+        ({"output_bias": np.array([0, -np.inf, 0])}, (), "output_bias has NaN or infinite numbers; the"),
     ],
 )
 def test_checkpoint_that_does_not_fit_is_rejected(tmp_path, added, removed, message):
