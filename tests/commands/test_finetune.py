@@ -186,6 +186,22 @@ def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp
     )
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("options", [["--kind", "questions"], [], ["--on-error", "skip"]])
+def test_squads_json_with_the_name_of_a_table_is_to_be_renamed(bertie, folder, tmp_path, indent, options):
+    article = {"title": "Ada", "paragraphs": [{"context": "Ada was", "qas": []}]}
+    (tmp_path / "train.jsonl").write_text(json.dumps({"version": "1.1", "data": [article]}, indent=indent))
+    model = str(folder / "model")
+    failed = bertie(
+        tmp_path, "finetune", "--train", "train.jsonl", "--model", model, "--out", "run", *options
+    )
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "bertie: train.jsonl: seems to be one JSON object in the form of SQuAD, not a table; rename it to "
+        "train.json, and pass --kind questions (kind='questions')\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
