@@ -130,13 +130,13 @@ def test_inputs_without_words_are_rejected(tmp_path: Path) -> None:
 
 
 def test_format_and_column_are_those_of_the_caller(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text('{"body": "one"}\n{"body": "two two"}\n{"text": "no"}\n')
+    (tmp_path / "a.csv").write_text('{"body": "one"}\n{"body": "two two"}\n{"text": "no"}\n')
     tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, "one", "two"]))
     options: dict[str, Any] = {"format": "jsonl", "column": "body"}
     errors = InputErrors("skip")
-    words, counts = count_words([tmp_path / "a.txt"], True, 1, errors=errors, **options)
+    words, counts = count_words([tmp_path / "a.csv"], True, 1, errors=errors, **options)
     assert (words, counts.tolist()) == (["one", "two"], [1, 2])
-    tokens, counts = count_tokenized_words([tmp_path / "a.txt"], tokenizer, 1, errors=errors, **options)
+    tokens, counts = count_tokenized_words([tmp_path / "a.csv"], tokenizer, 1, errors=errors, **options)
     assert sorted(zip(tokens, counts.tolist(), strict=True)) == [([5], 1), ([6], 2)]
     assert errors.counts == {"malformed_documents": 2}
 
