@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -444,6 +445,12 @@ def test_submission_says_that_wnli_has_the_majority_class(bertie, tmp_path):
     assert "WNLI: the majority class, as in the paper (Appendix B.1) (runs is used with" in done.stderr
     done = bertie(tmp_path, "submission", "runs", "--out", "model.zip", "--wnli", "model")
     assert (done.returncode, done.stderr) == (0, "")
+    answers = [zipfile.ZipFile(tmp_path / name).read("WNLI.tsv") for name in ("glue.zip", "model.zip")]
+    assert b"\n0\t0\n" in answers[0].replace(b"\r", b"")
+    assert answers[1] == (tmp_path / "runs/submission/WNLI.tsv").read_bytes()
+    failed = bertie(tmp_path, "submission", "runs", "--out", "glue.zip")
+    assert (failed.returncode, "glue.zip: exists already" in failed.stderr) == (2, True)
+    assert bertie(tmp_path, "submission", "runs", "--out", "glue.zip", "--force").returncode == 0
 
 
 def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):

@@ -21,6 +21,7 @@ import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.locks import lock_directory
 from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
+from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard, cut_blocks
@@ -327,21 +328,28 @@ def test_held_out_documents_do_not_depend_on_input_order(
     ("documents", "held_out", "counts"),
     [(25, 1e-9, (23, 2)), (25, 0.0, (25, 0)), (5, 1e-9, (5, 0)), (3, 0.999999, (1, 2)), (1, 0.5, (1, 0))],
 )
-@pytest.mark.parametrize("bucket_documents", [1, 1000])
 def test_small_corpora_hold_out_two_documents_or_none(
-    tmp_path: Path,
-    tokenizer: Path,
-    documents: int,
-    held_out: float,
-    counts: tuple[int, int],
-    bucket_documents: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, tokenizer: Path, documents: int, held_out: float, counts: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", bucket_documents)
     lines = [json.dumps({"text": f"ab {'ef ' * number}"}) + "\n" for number in range(documents)]
     (tmp_path / "a.jsonl").write_text("".join(lines))
     manifest = prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, held_out)
     assert (manifest.train.documents, manifest.held_out.documents) == counts
+
+
+@pytest.mark.parametrize("bucket_documents", [1, 1000])
+def test_lowest_hashes_are_held_out_and_the_highest_is_not(
+    tmp_path: Path, bucket_documents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", bucket_documents)
+    for held_out, expected in ((1e-9, [23, 24]), (1 - 1e-9, [*range(1, 25)])):
+        folder = tmp_path / str(held_out)
+        (folder / "000000").mkdir(parents=True)
+        hashes = np.arange(25, dtype=np.uint64)[::-1] * np.uint64(2**64 // 25) + np.uint64(2**59)
+        write_hashes(folder / "000000", np.stack([hashes, hashes], axis=1))
+        parts = assembly.Parts(folder, np.array([0, 25]), vocabulary_size=100)
+        assembly.assign_documents(parts, held_out)
+        assert np.flatnonzero(parts.read_assignments() == assembly.HELD_OUT).tolist() == expected
 
 
 def test_pieces_of_long_documents_do_not_change_the_bytes(
