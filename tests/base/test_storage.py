@@ -281,6 +281,13 @@ def test_changed_and_missing_files_are_one_line(folder: Path, memory: fsspec.Abs
         list_inputs(["nosuch://x"])
 
 
+def test_metadata_and_caches_of_a_remote_data_set_are_not_listed(memory: fsspec.AbstractFileSystem) -> None:
+    for name in ("data-0.arrow", "cache-1.arrow", "dataset_info.json", "state.json"):
+        memory.pipe_file(f"/data/set/train/{name}", b"x")
+    memory.pipe_file("/data/set/dataset_dict.json", b"x")
+    assert list(map(str, list_inputs(["memory://data/set"]))) == ["memory://data/set/train/data-0.arrow"]
+
+
 class NoCredentialsError(Exception):
     """The name of botocore's error."""
 

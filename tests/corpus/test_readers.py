@@ -181,6 +181,7 @@ PARAGRAPHS = (
         ("a.txt", PARAGRAPHS * 3, "plain"),
         ("a.txt", "It was dark. The rain fell. It stopped.\n\n" * 9 + "Who?\nI.\n", "plain"),
         ("a.txt", WRAPPED * 3, "wrapped"),
+        ("a.txt", WRAPPED.replace(", ", f" {'and so on ' * 10}, ") * 3, "plain"),  # verse in long lines
         ("a.txt", "It was dark.\nThe rain fell.\n\nIt stopped.\nThe end.\n", "sentences"),
         ("wiki_00", '\n<doc id="1" title="A">\nA\n</doc>\n', "wikiextractor"),
         ("a.jsonl", '  {"id": 1, "text": "A"}\n', "jsonl"),
