@@ -231,6 +231,20 @@ def test_run_killed_after_the_manifest_leaves_no_parts(
     assert read_tree(tmp_path / "corpus") == expected
 
 
+def test_temporary_files_of_killed_workers_are_removed(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assemble = preparation.assemble_shards
+
+    def leave_a_file(parts: Any, output: Path, workers: Any) -> Any:
+        (output / ".train-00000.0123.bertie-tmp").mkdir()
+        return assemble(parts, output, workers)
+
+    monkeypatch.setattr(preparation, "assemble_shards", leave_a_file)
+    prepare(inputs, tokenizer, tmp_path / "corpus", 1)
+    assert not list((tmp_path / "corpus").glob(".*"))
+
+
 def test_run_does_not_resume_after_a_change(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
