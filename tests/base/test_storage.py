@@ -330,6 +330,12 @@ def test_url_keeps_its_form() -> None:
     assert not isinstance(as_path("folder/a:b"), RemotePath)
 
 
+@pytest.mark.parametrize("path", ["/a/b.txt", "/a b/100 %/é.txt", "/a%20b"])
+def test_url_of_a_local_file_is_its_path(path: str) -> None:
+    assert as_path(Path(path).as_uri()) == Path(path)
+    assert not isinstance(as_path(f"FILE://{path}"), RemotePath)
+
+
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert [as_path("~/a"), as_path("~"), as_path("./~")] == [Path("/home/me/a"), Path("/home/me"), Path("~")]
