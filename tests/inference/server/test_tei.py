@@ -354,8 +354,6 @@ def test_times_are_those_of_the_computation(several, monkeypatch):
     assert all(int(header["x-inference-time"]) >= 50 for header in headers)
     assert all(int(header["x-total-time"]) >= 50 for header in headers)
     assert max(int(header["x-queue-time"]) for header in headers) >= 20
-    response, _ = several.send_text("POST", "/embed", {"inputs": ["a"] * 4})
-    assert int(response.headers["x-inference-time"]) <= int(response.headers["x-total-time"])
 
 
 def test_only_computed_responses_have_costs(several):
