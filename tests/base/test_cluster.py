@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import bertie
 from bertie.base import cluster
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.executor import run_tasks
+from bertie.base.locks import lock_directory
 
 pytest.importorskip("distributed")
 import dask
@@ -111,6 +113,73 @@ def test_a_worker_with_other_versions_is_named(scheduler, monkeypatch):
     monkeypatch.setattr(cluster, "_versions", lambda: versions | {"bertie": "9.9"})
     with pytest.raises(BertieError, match=r"worker tcp://\S+: has bertie \S+, and this process has 9.9"):
         cluster.connect(scheduler).__enter__()
+
+
+def test_versions_of_a_worker_are_compared():
+    """Patch versions of Python may differ."""
+    expected = (("python", "3.11.7.final.0"), ("numpy", "2.1.0"))
+    cluster._compare_versions("tcp://a", expected, {"python": "3.11.2.final.0", "numpy": "2.1.0"})
+    for found, message in (
+        (
+            {"python": "3.12.7.final.0", "numpy": "2.1.0"},
+            "has python 3.12, and this process has 3.11; install",
+        ),
+        (
+            {"python": "3.11.7.final.0", "numpy": "2.1.1"},
+            "has numpy 2.1.1, and this process has 2.1.0; install",
+        ),
+        ({"python": "3.11.7.final.0", "numpy": None}, "lacks numpy, and this process has 2.1.0; install"),
+    ):
+        with pytest.raises(BertieError, match=f"worker tcp://a: {message}"):
+            cluster._compare_versions("tcp://a", expected, found)
+
+
+def test_worker_sees_the_files_and_answers_in_the_probe_folder(tmp_path):
+    (tmp_path / "text").write_text("abc")
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe/token").write_text("right")
+
+    def check(size=3, file="text", token="right", probe="probe"):
+        reads = ((tmp_path / file, size), (tmp_path, -1))
+        return cluster._check_worker(cluster._Requirements((), reads, tmp_path / probe, token), "tcp://a")
+
+    address, reply = check()
+    assert address == "tcp://a"
+    assert reply.parent == tmp_path / "probe"
+    assert reply.exists()
+    for wrong in ({"size": 4}, {"file": "none"}, {"token": "of another folder"}, {"probe": "none"}):
+        with pytest.raises(BertieError, match=rf"worker tcp://a: does not see {tmp_path}\S* as this machine"):
+            check(**wrong)
+    assert cluster._check_worker(cluster._Requirements((), (), None, ""), "tcp://a") == ("tcp://a", None)
+
+
+def test_reply_that_is_not_seen_here_names_its_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "VISIBILITY_TIMEOUT", 0)
+    workers = object.__new__(cluster.DaskCluster)
+    workers._confirmed = set()
+    reply = tmp_path / ".out.probe/reply"
+    with pytest.raises(BertieError, match=f"worker tcp://a: does not see {tmp_path} as this machine"):
+        workers._confirm("tcp://a", reply)
+    reply.parent.mkdir()
+    reply.touch()
+    workers._confirm("tcp://a", reply)
+    reply.unlink()
+    workers._confirm("tcp://a", reply)  # has been seen
+
+
+def test_the_output_of_the_tasks_is_locked(scheduler, tmp_path):
+    """A lock of another thread is a lock of another process."""
+
+    def write() -> None:
+        with lock_directory(tmp_path / "out"):
+            pass
+
+    with (
+        cluster.connect(scheduler, writes=tmp_path / "out"),
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(BertieError, match="another bertie process is writing here"),
+    ):
+        thread.submit(write).result()
 
 
 def test_scheduler_without_workers_is_one_line(monkeypatch):

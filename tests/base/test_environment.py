@@ -13,7 +13,9 @@ from packaging.requirements import Requirement
 
 from bertie.base.environment import (
     VARIABLES,
+    cache_root,
     install_command,
+    require_memory,
     set_torch_environment,
     threads_switched_quickly,
 )
@@ -64,6 +66,37 @@ with only_new_collected():
 print(gc.get_freeze_count(), gc.get_threshold() == before)
 """
     assert run(script).split()[:4] == ["True", "False", "0", "True"]
+
+
+def test_the_collector_is_paused_and_as_before_afterwards() -> None:
+    script = """
+import gc
+from bertie.base.environment import collection_paused
+for begin in (gc.enable, gc.disable):
+    begin()
+    with collection_paused():
+        print(gc.isenabled(), end=" ")
+    print(gc.isenabled(), end=" ")
+print()
+"""
+    assert run(script).split()[:4] == ["False", "True", "False", "False"]
+
+
+def test_memory_that_no_machine_has_is_an_error() -> None:
+    require_memory(1)
+    with pytest.raises(OSError, match="allocate memory"):
+        require_memory(1 << 30)  # 1 PiB; addresses have 47 bits
+
+
+def test_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("BERTIE_CACHE", raising=False)
+    assert cache_root() == Path("/home/me/.cache/bertie")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_root() == Path("/xdg/bertie")
+    monkeypatch.setenv("BERTIE_CACHE", "~/kernels")
+    assert cache_root() == Path("/home/me/kernels")
 
 
 def timer_slack() -> int:

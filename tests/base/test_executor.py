@@ -1,6 +1,7 @@
 """Results of worker processes, even if a worker dies, raises or is interrupted."""
 
 import importlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 import bertie
 from bertie.base import executor
-from bertie.base.errors import BertieError, DataError
+from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.executor import MAX_DEATHS, run_tasks
 
 TASKS = """
@@ -39,6 +40,12 @@ def die_on_three(number):
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
+def die_after_note(file):
+    if file:
+        with file.open("a") as notes:
+            notes.write("died\\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
 def fail_on_three(number):
     if number == 3:
         raise DataError("three.txt: line 3: no")
@@ -53,6 +60,12 @@ def read_variable(name):
 def sleep(folder):
     (folder / str(os.getpid())).touch()
     time.sleep(60)
+
+def work(folder):
+    if folder:
+        (folder / "begun").touch()
+        time.sleep(20)
+        (folder / "finished").touch()
 
 if __name__ == "__main__":
     list(run_tasks(sleep, [Path(sys.argv[1])] * 4, 2))
@@ -95,6 +108,11 @@ def test_no_arguments_give_no_results(tasks: ModuleType) -> None:
     assert list(run_tasks(tasks.square, [], 2)) == []
 
 
+def test_there_is_at_least_one_worker(tasks: ModuleType) -> None:
+    with pytest.raises(SettingsError, match="workers = 0: expected 1 or more"):
+        list(run_tasks(tasks.square, [1], 0))
+
+
 def test_tasks_of_a_killed_worker_run_again(tasks: ModuleType, tmp_path: Path) -> None:
     markers = [tmp_path / f"marker-{index}" for index in range(3)]
     assert dict(run_tasks(tasks.die_once, markers, 2)) == {i: f"marker-{i}" for i in range(3)}
@@ -104,6 +122,35 @@ def test_task_that_always_kills_its_worker_fails_the_run(tasks: ModuleType) -> N
     with pytest.raises(BertieError, match=rf"died {MAX_DEATHS + 1} times .* fewer than 2 workers") as error:
         list(run_tasks(tasks.die_on_three, range(6), 2))
     assert "\n" not in str(error.value)
+
+
+def test_task_that_kills_its_worker_is_tried_again_a_few_times(tasks: ModuleType, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with pytest.raises(BertieError, match="worker processes died"):
+        list(run_tasks(tasks.die_after_note, [None, None, notes, None], 2))
+    assert notes.read_text() == "died\n" * (MAX_DEATHS + 1)
+
+
+def test_there_are_no_more_workers_than_tasks(tasks: ModuleType) -> None:
+    counts = [len(multiprocessing.active_children()) for _ in run_tasks(tasks.square, range(2), 5)]
+    assert counts[0] == 2
+
+
+def test_one_task_runs_in_this_process(tasks: ModuleType) -> None:
+    assert list(run_tasks(tasks.read_parent, [None], 5)) == [(0, os.getppid())]
+
+
+def test_caller_that_wants_no_more_results_stops_the_running_tasks(tasks: ModuleType, tmp_path: Path) -> None:
+    """Also where this process ignores SIGTERM, which forked workers would inherit."""
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        results = run_tasks(tasks.work, [None, tmp_path, None], 2)
+        next(results)
+        _wait_until((tmp_path / "begun").exists)
+        results.close()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert not (tmp_path / "finished").exists()
 
 
 def test_worker_may_die_while_the_others_start(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +229,25 @@ def test_a_script_needs_no_main_guard(tmp_path, stdin):
     done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, check=True)
     assert done.stdout == "started\n[(0, 1.0), (1, 2.0), (2, 3.0)]\n"
     assert done.stderr == ""
+
+
+PARTIAL = """
+from functools import partial
+from bertie.base.executor import run_tasks
+
+def power(exponent, number):
+    return number ** exponent
+
+if __name__ == "__main__":
+    print(sorted(run_tasks(partial(power, 2), [1, 2, 3], workers=2)))
+"""
+
+
+def test_a_script_may_define_the_function_of_a_partial(tmp_path):
+    (tmp_path / "script.py").write_text(PARTIAL)
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[(0, 1), (1, 4), (2, 9)]\n"
 
 
 THREADS = """

@@ -80,6 +80,15 @@ def test_scalars_and_arrays_inside_dicts_become_plain():
     assert type(label) is int
 
 
+def test_scalars_of_pyarrow_and_sets_become_plain():
+    columns = as_source([{"label": pa.scalar(2), "tags": set("hgfedcba")}], "train").columns
+    assert columns == {"label": [2], "tags": [[*"abcdefgh"]]}
+
+
+def test_names_of_columns_become_strings():
+    assert as_source(pd.DataFrame({0: ["a"], 1: ["b"]}), "train").columns == {"0": ["a"], "1": ["b"]}
+
+
 def test_members_of_an_enum_become_their_values():
     color = Enum("color", {"RED": "red", "BLUE": "blue"})
     assert as_source([{"label": color.RED}, {"label": [color.BLUE]}], "x").columns["label"] == [
@@ -109,9 +118,13 @@ def test_dataset_dict_is_an_error_that_names_the_splits():
 
 
 def test_duplicate_columns_are_an_error():
-    table = pd.DataFrame([["a", "b"]], columns=["text", "text"])
-    with pytest.raises(DataError, match="train: two columns are called 'text'; rename one"):
-        as_source(table, "train")
+    columns = ["text", "text"]
+    for table in (
+        pd.DataFrame([["a", "b"]], columns=columns),
+        pa.table([pa.array(["a"]), pa.array(["b"])], names=columns),
+    ):
+        with pytest.raises(DataError, match="train: two columns are called 'text'; rename one"):
+            as_source(table, "train")
 
 
 def test_rows_may_lack_columns():

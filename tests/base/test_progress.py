@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from bertie.base.progress import Progress, format_duration, format_number, spell_duration
+from bertie.base.progress import Progress, byte_unit, format_duration, format_number, spell_duration
 
 
 class Clock:
@@ -107,6 +107,25 @@ def test_error_shows_the_progress_so_far_and_propagates(capsys: pytest.CaptureFi
     with pytest.raises(KeyboardInterrupt):
         work()
     assert capsys.readouterr().err.startswith("work: 4/9")
+
+
+def test_error_before_any_work_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no"), Progress("work", total=9, done=4):
+        raise ValueError("no")
+    assert capsys.readouterr().err == ""
+
+
+def test_silent_progress_shows_nothing(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("work", total=9, silent=True) as progress:
+        clock.now += 100
+        progress.advance()
+        progress.print("a line")
+    assert capsys.readouterr().err == ""
+
+
+def test_bytes_are_shown_in_kb_up_to_10_mb() -> None:
+    assert byte_unit(10**7 - 1) == (1000, "kB")
+    assert byte_unit(10**7) == (10**6, "MB")
 
 
 def test_zero_units_in_zero_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import SettingsError
 from bertie.base.settings import (
+    Seed,
     Settings,
     merge,
     parse_assignments,
@@ -93,6 +94,7 @@ def test_settings_are_immutable() -> None:
         ("resume=true", {"resume": True}),
         ('name="7"', {"name": "7"}),
         ("name=plain words", {"name": "plain words"}),
+        ("name = plain words ", {"name": "plain words"}),
         ("name=a=b", {"name": "a=b"}),
         ("name=", {"name": ""}),
         (" seed = 7", {"seed": 7}),
@@ -180,6 +182,42 @@ def test_error_names_the_setting_and_the_remedy(layer: dict[str, Any], message: 
     with pytest.raises(SettingsError) as raised:
         resolve(Recipe, layer, source="recipe.toml")
     assert str(raised.value) == message
+
+
+class Limits(Settings):
+    seed: Seed = 0
+    limit: int | None = None
+
+
+def test_seed_has_less_than_64_bits() -> None:
+    for seed in (-(2**63), 2**63 - 1):
+        assert resolve(Limits, {"seed": seed}).seed == seed
+    for seed in (-(2**63) - 1, 2**63):
+        with pytest.raises(SettingsError, match=f"seed = {seed}: use a seed of less than 64 bits"):
+            resolve(Limits, {"seed": seed})
+
+
+def test_flag_is_no_number_that_may_be_missing() -> None:
+    with pytest.raises(SettingsError, match="limit = True: expected a number, not a flag"):
+        resolve(Limits, {"limit": True})
+
+
+class Schedule(Settings):
+    decay_steps: int = 1
+
+
+class Training(Settings):
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+
+
+def test_same_name_in_another_section_is_nearer_than_a_similar_one() -> None:
+    for unknown, nearest in {
+        "warmup_steps": "optimizer.warmup_steps",
+        "decay_step": "schedule.decay_steps",
+    }.items():
+        with pytest.raises(SettingsError, match=f"did you mean '{nearest}'"):
+            resolve(Training, {"schedule": {unknown: 1}})
 
 
 class Fractions(Settings):
@@ -279,6 +317,12 @@ def test_changed_settings_of_a_run_are_refused(tmp_path: Path) -> None:
         read_settings(path)
     path.write_text(path.read_text().partition("\n")[2])
     assert read_settings(path)["learning_rate"] == 0.5
+
+
+def test_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+    """Windows' editor writes one."""
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 7\n")
+    assert read_toml(tmp_path / "a.toml") == {"seed": 7}
 
 
 def test_read_toml_names_a_missing_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -78,7 +79,8 @@ def test_urls_give_the_bytes_of_local_files(folder: Path, memory: fsspec.Abstrac
     local = bertie.prepare(folder / "text", out=folder / "local", **options)
     remote = bertie.prepare("memory://data/text", out="memory://data/corpus", **options)
     assert read_tree(remote.path) == read_tree(folder / "local") == read_tree(local.path)
-    assert memory.exists("/data/corpus/manifest.json")
+    written = {name.removeprefix("/data/corpus/") for name in memory.find("/data/corpus")}
+    assert written == read_tree(remote.path).keys()
     shutil.rmtree(folder / "cache")
     again = Corpus.open(fetch_corpus(RemotePath("memory://data/corpus")))
     again.verify()
@@ -103,8 +105,11 @@ def test_damaged_remote_corpus_is_not_used(
     capsys.readouterr()
     fetch_corpus(RemotePath("memory://data/corpus"))
     assert "copying memory://data/corpus (" in capsys.readouterr().err
-    fetch_corpus(RemotePath("memory://data/corpus"))
+    copy = fetch_corpus(RemotePath("memory://data/corpus"))
     assert capsys.readouterr().err == ""
+    (copy / "train-00000/tokens.bin").write_bytes(b"damage")
+    Corpus.open(fetch_corpus(RemotePath("memory://data/corpus"))).verify()
+    assert "copying memory://data/corpus (" in capsys.readouterr().err
     memory.pipe_file("/data/corpus/train-00000/tokens.bin", b"damage")
     shutil.rmtree(folder / "cache")
     with pytest.raises(DataError, match=r"memory://data/corpus/train-00000/tokens\.bin: damaged"):
@@ -161,6 +166,14 @@ def test_a_fetched_folder_keeps_its_content(folder: Path, memory: fsspec.Abstrac
     assert copies[0] == copies[1]
     assert [(copy / "file").read_bytes() for copy in copies] == [b"old", b"old", b"new"]
     assert len([*copies[0].parent.iterdir()]) == 2
+
+
+def test_only_the_files_of_the_folder_itself_are_fetched(
+    folder: Path, memory: fsspec.AbstractFileSystem
+) -> None:
+    for name, content in {"config.json": b"new", "old/config.json": b"old", "old/vocab.txt": b"old"}.items():
+        memory.pipe(f"/data/model/{name}", content)
+    assert read_tree(storage.fetch_directory(RemotePath("memory://data/model"))) == {"config.json": b"new"}
 
 
 def test_tokenizers_have_urls(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
@@ -256,10 +269,48 @@ def test_changed_and_missing_files_are_one_line(folder: Path, memory: fsspec.Abs
     memory.pipe_file("/data/a.txt", b"All is not well.")
     with pytest.raises(BertieError, match=r"memory://data/a\.txt: changed after this command had listed it"):
         file.open("rb")
+    (file,) = list_inputs(["memory://data/*.txt"])
+    of_a_worker = pickle.loads(pickle.dumps(file))
+    memory.pipe_file("/data/a.txt", b"All is not good.")  # of the same size
+    for path in (file, of_a_worker):
+        with pytest.raises(BertieError, match=r"memory://data/a\.txt: changed after this command"):
+            path.open("rb")
     with pytest.raises(DataError, match=r"memory://data/none: no such file or folder"):
         list_inputs(["memory://data/none"])
     with pytest.raises(SettingsError, match="nosuch://x: unknown protocol"):
         list_inputs(["nosuch://x"])
+
+
+def test_metadata_and_caches_of_a_remote_data_set_are_not_listed(memory: fsspec.AbstractFileSystem) -> None:
+    for name in ("data-0.arrow", "cache-1.arrow", "dataset_info.json", "state.json"):
+        memory.pipe_file(f"/data/set/train/{name}", b"x")
+    memory.pipe_file("/data/set/dataset_dict.json", b"x")
+    assert list(map(str, list_inputs(["memory://data/set"]))) == ["memory://data/set/train/data-0.arrow"]
+
+
+class NoCredentialsError(Exception):
+    """The name of botocore's error."""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            PermissionError("Forbidden\nRequest 7"),
+            "access denied (Forbidden); check the credentials and the permissions",
+        ),
+        (NoCredentialsError("Unable to locate"), "no valid credentials (Unable to locate); set them up"),
+        (
+            ConnectionError(),
+            "cannot be read or written (ConnectionError: ConnectionError); check the URL and the connection, "
+            "then run the command again",
+        ),
+    ],
+)
+def test_errors_of_a_store_are_one_line(error: Exception, message: str) -> None:
+    with pytest.raises(BertieError) as raised, storage.remote_errors(RemotePath("s3://bucket/a")):
+        raise error
+    assert str(raised.value) == f"s3://bucket/a: {message}"
 
 
 def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +328,12 @@ def test_url_keeps_its_form() -> None:
     )
     assert str(path.absolute()) == str(path)
     assert not isinstance(as_path("folder/a:b"), RemotePath)
+
+
+@pytest.mark.parametrize("path", ["/a/b.txt", "/a b/100 %/é.txt", "/a%20b"])
+def test_url_of_a_local_file_is_its_path(path: str) -> None:
+    assert as_path(Path(path).as_uri()) == Path(path)
+    assert not isinstance(as_path(f"FILE://{path}"), RemotePath)
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,6 +417,21 @@ def test_the_page_asks_for_the_key(open_page, models, wrong, key):
         assert page.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.parametrize("character", ["\0", "\x01", "\x7f"])
+def test_a_key_with_a_control_character_is_refused(open_page, models, character):
+    """`fetch` sends no NUL, and the server answers a header with another one as invalid HTTP."""
+    with serving(models["encoder"], "--api-key", "sesame") as url:
+        page = open_page(link(url, "tokens", text="the cat"), expected="401")
+        field = page.get_by_label("API key")
+        field.fill(f"ses{character}ame")
+        page.keyboard.press("Enter")
+        page.get_by_text("This key has a control character, which no key has. Copy the key again.").wait_for()
+        assert field.is_visible()
+        field.fill("sesame")
+        page.keyboard.press("Enter")
+        results(page, "tokens")
+
+
 def test_a_link_restores_tab_model_and_texts(open_page, url):
     page = open_page(url)
     page.wait_for_selector("[role=tab]")

@@ -65,7 +65,7 @@ def test_every_input_format_gives_the_same_rows(run, directory, tmp_path):
                 np.testing.assert_allclose(np.array(row[column]).reshape(vectors.shape), vectors, atol=1e-5)
 
 
-def test_chunk_size_does_not_change_the_vectors(run, tmp_path, monkeypatch):
+def test_chunk_size_does_not_change_the_vectors(run, directory, tmp_path, monkeypatch):
     write_inputs(tmp_path)
     options = ["--input", tmp_path / "in.txt", "--words", "--combine", "sum", "--layers=-2,-1"]
     options += ["--weights", "0.5,2"]
@@ -80,6 +80,10 @@ def test_chunk_size_does_not_change_the_vectors(run, tmp_path, monkeypatch):
     for row, other in zip(whole.read().to_pylist(), chunks.read().to_pylist(), strict=True):
         assert row["words"] == other["words"]
         np.testing.assert_allclose(row["combined"], other["combined"], atol=1e-5)
+    features = bertie.load(directory).features(TEXTS, [-2, -1], words=True)
+    for row, (first, second) in zip(whole.read().to_pylist(), (f.vectors for f in features), strict=True):
+        weighted = 0.5 * first + 2 * second
+        np.testing.assert_allclose(np.array(row["combined"]).reshape(weighted.shape), weighted, atol=1e-5)
 
 
 def test_conll_words_are_read_in_their_document(run, directory, tmp_path, monkeypatch):
@@ -90,6 +94,7 @@ def test_conll_words_are_read_in_their_document(run, directory, tmp_path, monkey
     assert done[0] == 0
     table = pyarrow.ipc.open_stream(output.read_bytes()).read_all()
     assert table["words"].to_pylist() == [["the", "cats"], ["in", "Paris"], ["sat"]]
+    assert "halffloat" in str(table.schema.field("layer_2").type)
     document, separate = bertie.load(directory).features(["the cats in paris", "sat"], words=True)
     expected = [document.vectors[0, :2], document.vectors[0, 2:], separate.vectors[0]]
     for vectors, row in zip(expected, table["layer_2"].to_pylist(), strict=True):

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -183,6 +184,22 @@ def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp
     failed = bertie(tmp_path, *options, "--train", "line.json")
     assert failed.stderr.startswith(
         "bertie: line.json: a .json file is not a table; write each row on a line"
+    )
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("options", [["--kind", "questions"], [], ["--on-error", "skip"]])
+def test_squads_json_with_the_name_of_a_table_is_to_be_renamed(bertie, folder, tmp_path, indent, options):
+    article = {"title": "Ada", "paragraphs": [{"context": "Ada was", "qas": []}]}
+    (tmp_path / "train.jsonl").write_text(json.dumps({"version": "1.1", "data": [article]}, indent=indent))
+    model = str(folder / "model")
+    failed = bertie(
+        tmp_path, "finetune", "--train", "train.jsonl", "--model", model, "--out", "run", *options
+    )
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "bertie: train.jsonl: seems to be one JSON object in the form of SQuAD, not a table; rename it to "
+        "train.json, and pass --kind questions (kind='questions')\n",
     )
 
 
@@ -428,6 +445,12 @@ def test_submission_says_that_wnli_has_the_majority_class(bertie, tmp_path):
     assert "WNLI: the majority class, as in the paper (Appendix B.1) (runs is used with" in done.stderr
     done = bertie(tmp_path, "submission", "runs", "--out", "model.zip", "--wnli", "model")
     assert (done.returncode, done.stderr) == (0, "")
+    answers = [zipfile.ZipFile(tmp_path / name).read("WNLI.tsv") for name in ("glue.zip", "model.zip")]
+    assert b"\n0\t0\n" in answers[0].replace(b"\r", b"")
+    assert answers[1] == (tmp_path / "runs/submission/WNLI.tsv").read_bytes()
+    failed = bertie(tmp_path, "submission", "runs", "--out", "glue.zip")
+    assert (failed.returncode, "glue.zip: exists already" in failed.stderr) == (2, True)
+    assert bertie(tmp_path, "submission", "runs", "--out", "glue.zip", "--force").returncode == 0
 
 
 def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):

@@ -191,6 +191,58 @@ def test_an_output_that_cannot_be_replaced_is_one_line(workspace, capsys, tmp_pa
     assert re.search(r"out: (in use|cannot be replaced), .*; choose another path\n", err)
 
 
+FULL = "the disk is full; free some space and run the command again"
+OUT_OF_MEMORY = "out of memory; free some, or use fewer workers or smaller batches"
+
+
+def with_note(error: BaseException, note: str) -> BaseException:
+    error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "", "a\nb"), rf"a\nb: {FULL}"),
+        (with_note(OSError(errno.ENOSPC, "", "a"), "resume with --resume"), f"a: {FULL} with --resume"),
+        (
+            with_note(OSError(errno.EACCES, "", "a"), "resume with --resume"),
+            "a: permission denied; choose an",
+        ),
+        (OSError(errno.ENOSPC, ""), FULL),  # standard output
+        (OSError(errno.EMFILE, "", "a"), "a: too many open files; allow more with `ulimit -n`"),
+        (OSError("libtorch.so: failed to map segment from shared object"), OUT_OF_MEMORY),
+        (ImportError("libtorch.so: failed to map segment from shared object"), OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), OUT_OF_MEMORY),
+        (RuntimeError("can't start new thread"), OUT_OF_MEMORY),
+        (MemoryError(), OUT_OF_MEMORY),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else type(value).__name__,
+)
+def test_errors_of_the_machine_are_one_line(capsys, monkeypatch, error, message):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("bertie.model.formats.inspection.inspect_model", fail)
+    status, _, err = run(capsys, "inspect", "model")
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.startswith(f"bertie: {message}")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOTTY, "", "a"), RuntimeError("a bug"), ImportError("a bug")]
+)
+def test_other_errors_are_not_hidden(monkeypatch, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("bertie.model.formats.inspection.inspect_model", fail)
+    monkeypatch.setattr(sys, "argv", ["bertie", "inspect", "model"])
+    with pytest.raises(type(error)) as raised:
+        main()
+    assert raised.value is error
+
+
 def test_an_unexpected_end_of_file_is_not_hidden(capsys, monkeypatch):
     def end(*_, **__):
         raise EOFError

@@ -331,6 +331,17 @@ def test_bad_input_is_one_line_with_status_2(models, capsys, tmp_path, monkeypat
     assert set(tmp_path.iterdir()) == before
 
 
+def test_the_first_five_skipped_rows_are_shown(models, capsys, tmp_path):
+    for count, shown in ((5, 5), (6, 5)):
+        lines = ['{"text": "a cat"}', *["no JSON"] * count]
+        (tmp_path / "in.jsonl").write_text("\n".join(lines))
+        status, _, err = run(
+            capsys, models / "classifier", "--input", tmp_path / "in.jsonl", "--on-error", "skip"
+        )
+        assert (status, err.count("skipped: ")) == (0, shown)
+        assert f"rows that were skipped and have no answer: {count}\n" in err
+
+
 def test_malformed_rows_are_left_out(models, capsys, tmp_path):
     (tmp_path / "in.csv").write_text("id,text\n1,the cat\n2\n3,\n4,mat,mat\n5,a cat\n")
     (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\nmat\n{"text": ""}\n[]\n{"text": "a cat"}\n')

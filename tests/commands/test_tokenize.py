@@ -23,6 +23,23 @@ def test_lines_of_standard_input_are_tokenized(tmp_path: Path) -> None:
     assert "reading standard input" not in result.stderr
 
 
+def test_each_token_has_the_characters_of_its_segment(tmp_path: Path) -> None:
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, "well", "Well", "Done"])).save(tmp_path)
+    rows = {}
+    for casing in ("--uncased", "--cased"):
+        result = CliRunner().invoke(app, ["tokenize", str(tmp_path), "Well", "--pair", "Well Done", casing])
+        rows[casing] = [line.split()[1:] for line in result.stdout.splitlines()]
+    assert rows["--cased"] == [
+        ["0", "0-0", "[CLS]"],
+        ["0", "0-4", "Well", "Well"],
+        ["0", "0-0", "[SEP]"],
+        ["1", "0-4", "Well", "Well"],
+        ["1", "5-9", "Done", "Done"],
+        ["1", "0-0", "[SEP]"],
+    ]
+    assert [row[2:] for row in rows["--uncased"][3:5]] == [["well", "Well"], ["[UNK]", "Done"]]
+
+
 def test_terminal_as_standard_input_is_announced() -> None:
     controller, terminal = pty.openpty()
     try:

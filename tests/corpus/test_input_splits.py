@@ -43,6 +43,12 @@ def test_many_small_files_fill_several_tasks(tmp_path: Path) -> None:
     assert [len(task) for task in split_inputs(list_inputs([tmp_path]))] == [67, 67, 66]
 
 
+def test_compressed_files_count_as_four_times_as_long(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt.gz").write_bytes(bytes(120))
+    assert [len(task) for task in split_inputs(list_inputs([tmp_path]))] == [2, 2]
+
+
 def test_parquet_files_are_split_by_row_groups(tmp_path: Path) -> None:
     table = pyarrow.table({"text": [f"Text {number}." for number in range(1000)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=150)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,12 @@ def test_joined_parts_have_the_bytes_of_one_prepare(folder: Path, tmp_path: Path
     expected = "not finished: part 2/3; run `bertie prepare` with each of these --part again, then join"
     assert run(*join).endswith(expected)
     assert run(*start, "--part", "2/3") == ""
-    for _ in range(2):
-        assert run(*join) == ""
-        assert read_tree(out) == read_tree(folder / "corpus")
+    assert run(*join) == ""
+    assert read_tree(out) == read_tree(folder / "corpus")
+    (out / "parts").mkdir()  # as a join leaves it that is killed after it has written the manifest
+    (out / "parts/plan.json").touch()
+    assert run(*join) == ""
+    assert read_tree(out) == read_tree(folder / "corpus")
     assert run(*start, "--part", "2/3").endswith("choose another directory, or remove it")
 
 
@@ -161,6 +165,23 @@ def test_join_while_a_job_runs_is_one_line(folder: Path, tmp_path: Path) -> None
         done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
         assert "another bertie process is writing here" in done.stderr
     bertie.join_parts(out, workers=1)
+
+
+def test_jobs_start_one_after_the_other(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lock of another thread is a lock of another process."""
+    out, err = tmp_path / "corpus", ""
+    with ThreadPoolExecutor(1) as thread:
+        with lock_file(out / "parts"):
+            options = {"tokenizer": folder / "tokenizer", "out": out, **OPTIONS}
+            job = thread.submit(bertie.prepare_part, folder / "text", 1, 1, **options)
+            while "waiting for the process that is writing here" not in err:
+                assert not job.done()
+                err += capsys.readouterr().err
+            assert not (out / "parts").exists()
+        job.result()
+    assert (out / "parts/plan.json").exists()
 
 
 def test_part_that_was_killed_while_it_wrote_the_tokenizer_resumes(folder: Path, tmp_path: Path) -> None:

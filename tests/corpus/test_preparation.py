@@ -9,15 +9,19 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.locks import lock_directory
 from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
+from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.preparation import PreparationOptions, prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard, cut_blocks
@@ -123,7 +127,9 @@ def test_corpus_follows_its_definition(
     assert manifest.duplicates_dropped == len(texts) - manifest.empty_documents_dropped - len(expected) >= 3
     assert manifest.empty_documents_dropped == 3
     assert manifest.empty_sentences_dropped == 3
-    assert not (tmp_path / "corpus/parts").exists()
+    assert {file.name for file in (tmp_path / "corpus").iterdir()} == {
+        *("manifest.json", "tokenizer", "train-00000", "held_out-00000")
+    }
 
 
 @pytest.mark.parametrize("workers", [3, pytest.param(8, marks=pytest.mark.slow)])
@@ -209,6 +215,82 @@ def test_killed_run_resumes(
     assert len(written) == len(input_splits.split_inputs(inputs)) - finished_parts
 
 
+def test_run_killed_after_the_manifest_leaves_no_parts(
+    tmp_path: Path,
+    inputs: list[Path],
+    tokenizer: Path,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = (inputs, tokenizer, tmp_path / "corpus", 1, 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "remove_directory", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*arguments)
+    assert (tmp_path / "corpus/parts").exists()
+    manifest = prepare(*arguments)
+    assert manifest == Corpus.open(tmp_path / "corpus").manifest
+    assert read_tree(tmp_path / "corpus") == expected
+
+
+def test_temporary_files_of_killed_workers_are_removed(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assemble = preparation.assemble_shards
+
+    def leave_a_file(parts: Any, output: Path, workers: Any) -> Any:
+        (output / ".train-00000.0123.bertie-tmp").mkdir()
+        return assemble(parts, output, workers)
+
+    monkeypatch.setattr(preparation, "assemble_shards", leave_a_file)
+    prepare(inputs, tokenizer, tmp_path / "corpus", 1)
+    assert not list((tmp_path / "corpus").glob(".*"))
+
+
+def test_run_does_not_resume_after_a_change(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / file.name for file in inputs]
+    for file, copy in zip(inputs, files, strict=True):
+        copy.write_bytes(file.read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "assign_documents", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(files, tokenizer, tmp_path / "corpus", 1)
+
+    def assert_refused(**options: Any) -> None:
+        with pytest.raises(DataError, match="an unfinished corpus of other inputs or settings"):
+            prepare(files, tokenizer, tmp_path / "corpus", 1, **options)
+
+    for change in ({"column": "body"}, {"format": "jsonl"}, {"language": "de"}):
+        assert_refused(**change)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation_plan, "__version__", "0.0")
+        assert_refused()
+    status = files[1].stat()
+    os.utime(files[1], ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert_refused()
+    content = files[1].read_bytes()
+    files[1].write_bytes(content + b"\n")
+    os.utime(files[1], ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert_refused()
+    files[1].write_bytes(content)
+    os.utime(files[1], ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert prepare(files, tokenizer, tmp_path / "corpus", 1)
+
+
+def test_another_process_that_prepares_there_is_an_error(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path
+) -> None:
+    """A lock of another thread is a lock of another process."""
+    with (
+        lock_directory(tmp_path / "corpus"),
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(BertieError, match="another bertie process is writing here"),
+    ):
+        thread.submit(prepare, inputs, tokenizer, tmp_path / "corpus", 1).result()
+
+
 def test_batch_and_bucket_sizes_do_not_change_the_bytes(
     tmp_path: Path,
     inputs: list[Path],
@@ -271,6 +353,21 @@ def test_small_corpora_hold_out_two_documents_or_none(
         [tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, PreparationOptions(held_out)
     )
     assert (manifest.train.documents, manifest.held_out.documents) == counts
+
+
+@pytest.mark.parametrize("bucket_documents", [1, 1000])
+def test_lowest_hashes_are_held_out_and_the_highest_is_not(
+    tmp_path: Path, bucket_documents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", bucket_documents)
+    for held_out, expected in ((1e-9, [23, 24]), (1 - 1e-9, [*range(1, 25)])):
+        folder = tmp_path / str(held_out)
+        (folder / "000000").mkdir(parents=True)
+        hashes = np.arange(25, dtype=np.uint64)[::-1] * np.uint64(2**64 // 25) + np.uint64(2**59)
+        write_hashes(folder / "000000", np.stack([hashes, hashes], axis=1))
+        parts = assembly.Parts(folder, np.array([0, 25]), vocabulary_size=100)
+        assembly.assign_documents(parts, held_out)
+        assert np.flatnonzero(parts.read_assignments() == assembly.HELD_OUT).tolist() == expected
 
 
 def test_pieces_of_long_documents_do_not_change_the_bytes(
@@ -383,6 +480,15 @@ def test_existing_output_is_not_overwritten(
     with pytest.raises(BertieError, match=message):
         prepare(inputs, tokenizer, output, 1, PreparationOptions(held_out=0.2))
     assert read_tree(tmp_path) == before
+
+
+def test_force_keeps_files_of_others(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
+    prepare(inputs[:1], tokenizer, tmp_path / "corpus", workers=1)
+    (tmp_path / "corpus/thesis.tex").touch()
+    before = read_tree(tmp_path / "corpus")
+    with pytest.raises(DataError, match=r"contains other files \(thesis\.tex\)"):
+        prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, force=True)
+    assert read_tree(tmp_path / "corpus") == before
 
 
 def _interrupt(*arguments: object) -> None:

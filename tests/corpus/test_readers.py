@@ -152,9 +152,10 @@ def test_lines_are_sentences_only_if_the_format_says_so() -> None:
 def test_wikiextractor_titles_and_entities_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     path.write_text(
-        '<doc id="1" title="A">\nA\n\nA &lt; B &amp;amp; C.\n</doc>\n<doc id="2" title="B">\nC\n</doc>\n'
+        '<doc id="1" title="A">\nA\n\nA &lt; B &amp;amp; C.\n</doc>\n'
+        '<doc id="2" title="B">\nC &gt; D &amp;lt; E\n</doc>\n'
     )
-    assert [document.text for document in read_documents(path)] == ["A < B &amp; C.", "C"]
+    assert [document.text for document in read_documents(path)] == ["A < B &amp; C.", "C > D &lt; E"]
 
 
 def test_byte_order_marks_and_carriage_returns_are_dropped(tmp_path: Path) -> None:
@@ -180,6 +181,7 @@ PARAGRAPHS = (
         ("a.txt", PARAGRAPHS * 3, "plain"),
         ("a.txt", "It was dark. The rain fell. It stopped.\n\n" * 9 + "Who?\nI.\n", "plain"),
         ("a.txt", WRAPPED * 3, "wrapped"),
+        ("a.txt", WRAPPED.replace(", ", f" {'and so on ' * 10}, ") * 3, "plain"),  # verse in long lines
         ("a.txt", "It was dark.\nThe rain fell.\n\nIt stopped.\nThe end.\n", "sentences"),
         ("wiki_00", '\n<doc id="1" title="A">\nA\n</doc>\n', "wikiextractor"),
         ("a.jsonl", '  {"id": 1, "text": "A"}\n', "jsonl"),
@@ -411,6 +413,13 @@ def test_malformed_rows_are_skipped(tmp_path: Path) -> None:
         assert message.startswith(f"{path}, {line}")
     with pytest.raises(DataError, match="line 3: expected 2 fields"):
         list(read_documents(path))
+
+
+def test_table_of_malformed_rows_is_not_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,text\n1,a,b\n")
+    errors = InputErrors("skip")
+    assert list(read_documents(tmp_path / "a.csv", errors=errors)) == []
+    assert errors.counts == {"malformed_documents": 1}
 
 
 def test_table_without_rows_is_an_empty_file(tmp_path: Path) -> None:

@@ -135,6 +135,32 @@ def test_restored_stream_continues_byte_for_byte(numbered, taken):
     assert array_bytes(restored.next(700)) == array_bytes(stream.next(700))
 
 
+def test_later_examples_do_not_change_a_position(numbered):
+    stream = ExampleStream(*stream_arguments(numbered), seed=1)
+    stream.next(100)
+    position = stream.position()
+    before = position.to_json()
+    stream.next(100)
+    assert position.to_json() == before != stream.position().to_json()
+
+
+def test_each_process_makes_only_the_blocks_of_its_lanes(numbered):
+    made = []
+
+    class Recording(ExampleStream):
+        def block(self, number):
+            made.append(number)
+            return super().block(number)
+
+    stream = Recording(*stream_arguments(numbered), seed=1, batch_size=128)
+    lanes = len(stream.cursors)
+    for _ in range(3):
+        stream.next(128, 3, 8)
+    own = {row % lanes for row in range(3, 128, 8)}
+    assert {number % lanes for number in made} == own
+    assert len(own) < lanes
+
+
 def test_seeds_phases_and_epochs_have_different_examples():
     shard = numbered_shard([[10] * 9] * 9)
     streams = [
@@ -247,8 +273,9 @@ def test_held_out_examples_are_fixed_and_cover_all_blocks(numbered):
 
 def test_shard_of_one_document_needs_pairs_none():
     shard = numbered_shard([[10, 10, 10]])
-    with pytest.raises(DataError, match="contains only one document"):
-        ExampleStream([shard], SETTINGS, make_vocabulary(50), seed=1)
+    for corpus in ([shard], [numbered_shard([[10], [10]]), shard]):
+        with pytest.raises(DataError, match="contains only one document"):
+            ExampleStream(corpus, SETTINGS, make_vocabulary(50), seed=1)
     without = ExampleSettings(max_seq_length=64, pairs="none")
     assert len(ExampleStream([shard], without, make_vocabulary(50), seed=1).next(3)) == 3
 
@@ -256,3 +283,5 @@ def test_shard_of_one_document_needs_pairs_none():
 def test_empty_corpus_is_rejected():
     with pytest.raises(DataError, match="no documents"):
         ExampleStream([], SETTINGS, make_vocabulary(50), seed=1)
+    with pytest.raises(DataError, match="a shard of it, contains no documents"):
+        ExampleStream([numbered_shard([[10], [10]]), make_shard([])], SETTINGS, make_vocabulary(50), seed=1)

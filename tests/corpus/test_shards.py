@@ -24,6 +24,7 @@ from bertie.corpus.shards import (
     record_file,
     select_documents,
     shard_name,
+    write_block_ends,
     write_manifest,
     write_shard,
 )
@@ -165,12 +166,41 @@ def test_damaged_files_are_named(corpus: Path) -> None:
         Corpus.open(corpus)
 
 
+def test_structure_is_checked_although_the_checksums_agree(corpus: Path) -> None:
+    """As in a corpus that a faulty version wrote."""
+    name = "train-00001/document_ends.bin"
+    np.array([2], "<i8").tofile(corpus / name)  # the shard has one sentence
+    content = json.loads((corpus / "manifest.json").read_text())
+    content["files"][name] = record_file(corpus / name).model_dump()
+    (corpus / "manifest.json").write_text(json.dumps(content))
+    opened, found = Corpus.open(corpus), []
+    with pytest.raises(DataError, match=rf"{name}: damaged"):
+        opened.verify()
+    for part in range(3):
+        try:
+            opened.check_structure(part, 3)
+        except DataError:
+            found.append(part)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
+def test_manifest_without_a_file_of_a_shard_is_rejected(corpus: Path, name: str) -> None:
+    content = json.loads((corpus / "manifest.json").read_text())
+    del content["files"][f"train-00001/{name}.bin"]
+    (corpus / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"manifest\.json: files: .*train-00001/{name}\.bin is missing"):
+        Corpus.open(corpus)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_no_damaged_shard_reaches_a_kernel(tmp_path: Path, seed: int) -> None:
     """A shard with a flipped bit or a changed value is refused, or its structure is whole."""
     rng = random.Random(seed)
     write_shard(tmp_path, [make_shard(FIVE)], 90)
-    file = tmp_path / rng.choice(["tokens.bin", "sentence_ends.bin", "document_ends.bin"])
+    write_block_ends(tmp_path, 90)
+    names = ["tokens.bin", "sentence_ends.bin", "document_ends.bin", "block_ends.bin"]
+    file = tmp_path / rng.choice(names)
     content = bytearray(file.read_bytes())
     if seed % 3:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
@@ -189,9 +219,10 @@ def test_no_damaged_shard_reaches_a_kernel(tmp_path: Path, seed: int) -> None:
         return
     shard = read_shard(tmp_path, 90)
     assert shard.tokens.max() < 90
-    for ends, length in ((shard.sentence_ends, shard.tokens), (shard.document_ends, shard.sentence_ends)):
+    nested = (shard.block_ends, shard.document_ends, shard.sentence_ends, shard.tokens)
+    for ends, inner in pairwise(nested):
         assert (np.diff(ends, prepend=0) > 0).all()
-        assert ends[-1] == len(length)
+        assert ends[-1] == len(inner)
 
 
 def test_ends_are_checked_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

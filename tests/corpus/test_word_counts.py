@@ -122,8 +122,23 @@ def test_skipped_inputs_are_counted(inputs: list[Path], workers: int) -> None:
 
 def test_inputs_without_words_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
-    with pytest.raises(DataError, match="no words"):
+    with pytest.raises(DataError, match="no words; add files that hold text"):
         count_words([tmp_path / "a.jsonl"], True, 1)
+    (tmp_path / "b.txt").write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"no words \(.*b\.txt: a binary.*\); add files that hold text"):
+        count_words([tmp_path / "b.txt"], True, 1, errors=InputErrors("skip"))
+
+
+def test_format_and_column_are_those_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('{"body": "one"}\n{"body": "two two"}\n{"text": "no"}\n')
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, "one", "two"]))
+    options: dict[str, Any] = {"format": "jsonl", "column": "body"}
+    errors = InputErrors("skip")
+    words, counts = count_words([tmp_path / "a.csv"], True, 1, errors=errors, **options)
+    assert (words, counts.tolist()) == (["one", "two"], [1, 2])
+    tokens, counts = count_tokenized_words([tmp_path / "a.csv"], tokenizer, 1, errors=errors, **options)
+    assert sorted(zip(tokens, counts.tolist(), strict=True)) == [([5], 1), ([6], 2)]
+    assert errors.counts == {"malformed_documents": 2}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

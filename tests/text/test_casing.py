@@ -47,6 +47,21 @@ def test_english_does_not_need_a_cased_vocabulary() -> None:
     assert casing.accented == pytest.approx(2 / 173)
 
 
+@pytest.mark.parametrize(
+    ("words", "needs_cased"),
+    [
+        ({"and": 98, "naïve": 2}, False),
+        ({"and": 97, "naïve": 3}, True),
+        ({"and": 5, "中": 5}, False),
+        ({"and": 4, "中": 5}, True),
+    ],
+)
+def test_two_percent_of_accents_and_half_without_case_are_allowed(
+    words: dict[str, int], needs_cased: bool
+) -> None:
+    assert measure_casing(words, words.values()).needs_cased == needs_cased
+
+
 def test_example_is_the_most_frequent_accented_word() -> None:
     words = {"दिल्ली": 3, "Élan": 2, "und": 10, "...": 50}
     assert measure_casing(words, words.values()) == Casing(12 / 15, 5 / 15, ("दिल्ली", "दिलली"))

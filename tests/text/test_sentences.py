@@ -1,5 +1,8 @@
 """Sentence boundaries: line breaks, languages, long lines; no text is lost."""
 
+import sys
+import unicodedata
+
 import pytest
 import sentencex
 from hypothesis import example, given
@@ -43,7 +46,22 @@ def test_rules_depend_on_the_language() -> None:
     assert len(split_sentences(text, "en")) == 2
 
 
-@pytest.mark.parametrize("sentence", ["他说:“你好。”", "她走了。", "He “left!” ", "Why? "])
+def test_wide_spaces_become_plain_ones() -> None:
+    spaces = [c for c in map(chr, range(sys.maxunicode)) if unicodedata.category(c) == "Zs"]
+    assert len(spaces) == 17
+    for space in spaces:
+        assert split_sentences(f"He met A{space}. Then he{space}left.") == split_sentences(
+            "He met A . Then he left."
+        )
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        *("他说:“你好。”", "她走了。", "真的吗？", "太好了！", "He “left!” ", "He left. ", "Why? "),
+        *("क्या हुआ। ", "ماذا حدث؟ "),
+    ],
+)
 def test_long_lines_are_cut_at_full_stops(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """sentencex takes quadratic time, so it gets lines of about 10,000 characters."""
     lengths = []

@@ -243,6 +243,7 @@ def test_accent_belongs_to_the_token_before_it() -> None:
 def test_decode_joins_words_and_punctuation() -> None:
     ids = TOKENIZER.encode("Abcd, a! zz", "d").input_ids
     assert TOKENIZER.decode(ids) == "abcd, a! d"
+    assert TOKENIZER.decode(TOKENIZER.encode("a? b. c'").input_ids) == "a? b. c '"
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == "[CLS] abcd, a! [UNK] [SEP] d [SEP]"
 
 
@@ -456,6 +457,18 @@ def test_options_are_read_as_transformers_writes_them(tmp_path: Path, options: d
     assert peer(text)["input_ids"] != Tokenizer(VOCABULARY).encode(text).input_ids.tolist()
     peer.save_pretrained(tmp_path / "theirs")
     assert Tokenizer.load(tmp_path / "theirs").fingerprint == tokenizer.fingerprint
+
+
+def test_replacing_the_casing_keeps_all_other_settings() -> None:
+    settings: dict[str, Any] = {
+        "max_word_characters": 7,
+        "added_tokens": ("ab",),
+        "tokenize_chinese_chars": False,
+        "never_split": ("abc",),
+    }
+    replaced = Tokenizer(VOCABULARY, **settings).replace(lowercase=False)
+    assert replaced.fingerprint == Tokenizer(VOCABULARY, False, **settings).fingerprint
+    assert replaced.fingerprint != Tokenizer(VOCABULARY, False).fingerprint
 
 
 def test_replacing_the_casing_keeps_an_explicit_choice_about_accents() -> None:

@@ -110,6 +110,11 @@ def test_entry_that_makes_a_word_unknown_is_not_learnt():
 SLOTTED = Vocabulary(["[PAD]", "[unused0]", "[unused1]", *SPECIAL_TOKENS[1:], "[unused2]", "a", "##a", "b"])
 
 
+def test_unused_entries_that_texts_can_produce_are_no_slots():
+    assert find_unused_slots(Tokenizer(SLOTTED, never_split=("[unused0]",))) == [2, 7]
+    assert find_unused_slots(Tokenizer(SLOTTED, added_tokens=("[unused2]",))) == [1, 2]
+
+
 def test_slots_are_filled_before_entries_are_appended():
     tokenizer = Tokenizer(SLOTTED, added_tokens=("[unused1]",))
     slots = find_unused_slots(tokenizer)

@@ -108,6 +108,11 @@ def test_size_of_the_alphabet_can_be_set() -> None:
     assert len(learn_vocabulary(words, [1] * 1500, 30522, alphabet=1400)) == 5 + 1400
 
 
+@pytest.mark.parametrize("words", [["a", "b"], ["b", "a"]])
+def test_first_of_equally_frequent_characters_are_the_alphabet(words: list[str]) -> None:
+    assert learn_vocabulary(words, [1, 1], 60, alphabet=1)[5:] == ["a"]
+
+
 def test_alphabet_is_at_most_half_of_the_vocabulary() -> None:
     words = [chr(0x4E00 + index) * 3 for index in range(500)]
     tokens = learn_vocabulary(words, range(1, 501), 205)
@@ -117,11 +122,15 @@ def test_alphabet_is_at_most_half_of_the_vocabulary() -> None:
 
 def test_words_too_long_for_the_tokenizer_are_ignored() -> None:
     assert learn_vocabulary(["a" * 101, "bc"], [10, 1], 60)[5:] == ["##c", "b", "bc"]
+    assert "a" * 100 in learn_vocabulary(["a" * 100, "bc"], [10, 1], 200)
 
 
 def test_size_without_room_for_an_alphabet_is_rejected() -> None:
     with pytest.raises(SettingsError, match="size = 8: too small"):
         learn_vocabulary(["a"], [1], 8)
+    assert learn_vocabulary(["a"], [1], 9) == [*SPECIAL_TOKENS, "a"]
+    with pytest.raises(SettingsError, match="alphabet = 0: expected the number of characters, 1 or more"):
+        learn_vocabulary(["a"], [1], 60, alphabet=0)
 
 
 def test_size_may_be_larger_than_memory() -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PosixPath
 from typing import IO, Any, BinaryIO, cast
+from urllib.parse import unquote
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
@@ -202,7 +203,7 @@ def as_path(path: str | Path, name: str = "path") -> Path:
     if not isinstance(path, str) or not (match := _URL.match(path)):
         return local_path(path, name)
     if match[1].lower() == "file":
-        return Path(path[match.end() :])
+        return Path(unquote(path[match.end() :]))  # as `Path.as_uri` writes it
     return RemotePath(path)
 
 

@@ -175,6 +175,22 @@ class TestInferenceClient:
             assert (span.answer, span.start, span.end) == (answer.text, answer.start, answer.end)
             assert span.score == pytest.approx(answer.score, abs=1e-5)
 
+    def test_one_answer_is_no_list_and_several_masks_have_a_list_each(self, models):
+        inputs = {"question": "who?", "context": "the cat sat on a mat in Paris"}
+        with serving(models["squad-v1"]) as served:
+            one, two = (
+                served.post("/", {"inputs": inputs, "parameters": {"top_k": top_k}})[1] for top_k in (1, 2)
+            )
+        assert one["answer"] == two[0]["answer"]
+        assert len(two) == 2
+        text = "the [MASK] sat on a [MASK]"
+        with serving(models["masked LM"]) as served:
+            _, found = served.post("/", {"inputs": text, "parameters": {"top_k": 3}})
+        expected = models["masked LM"].fill_mask(text, 3)
+        assert [[item["token"] for item in mask] for mask in found] == [
+            [item.token for item in mask] for mask in expected
+        ]
+
     def test_feature_extraction_returns_embeddings(self, models, call):
         texts = ["the cat sat", "Paris"]
         found = call("encoder", "feature_extraction", texts, normalize=True, truncate=True)

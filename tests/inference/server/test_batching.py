@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import weakref
 from threading import Event, Thread
 from time import sleep
@@ -16,14 +17,17 @@ from bertie.inference.records import Record
 from bertie.inference.server import batching
 from bertie.inference.server.batching import (
     LONG_REQUEST_TOKENS,
+    AbandonedError,
     Batcher,
     RequestThreads,
     TakingTurns,
     Turns,
     count_tokens,
+    is_abandoned,
 )
 from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
+from bertie.model.engines.engine import Engine
 
 LIMITS = Limits(max_waiting=100_000)
 
@@ -229,6 +233,31 @@ def test_a_computation_stops_when_nobody_waits_for_it_any_more():
     run(scenario)
 
 
+def test_a_request_that_is_cancelled_while_it_is_computed_delays_no_other():
+    """Of the same batch."""
+
+    async def scenario(batcher, model):
+        is_computing, may_end = Event(), Event()
+
+        def compute(operation, records):
+            if len(records) == 2:
+                is_computing.set()
+                assert may_end.wait(60)
+            return model.compute(operation, records)
+
+        batcher.compute = compute
+        requests = [("a", record(text)) for text in ("one", "two", "three")]
+        tasks = await submit_all(batcher, model, requests)
+        model.may_begin.set()
+        assert await asyncio.to_thread(is_computing.wait, 60)
+        tasks[1].cancel()
+        await asyncio.wait([tasks[1]])
+        may_end.set()
+        assert await asyncio.wait_for(tasks[2], 10) == ["THREE"]
+
+    run(scenario)
+
+
 def test_a_full_queue_rejects_requests_until_it_is_computed():
     async def scenario(batcher, model):
         requests = [("a", record("one")), ("a", record("b", ["12345678"]))]
@@ -358,6 +387,47 @@ def test_threads_take_turns_at_the_engine(tmp_path):
     short = [i for i, tokens in enumerate(batches) if tokens < 10]
     assert len(short) == 3
     assert short[-1] < len(batches) - 1, "the short texts waited for the end of the long one"
+
+
+@pytest.mark.parametrize(
+    "method", [name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if not name.startswith("_")]
+)
+def test_every_computation_of_an_engine_takes_a_turn(method):
+    """And does not begin if nobody waits for it any more."""
+
+    class Computing:
+        def __getattr__(self, name):
+            return lambda *arguments: (name, arguments, turns._is_taken)
+
+    turns = Turns()
+    compute = getattr(TakingTurns(Computing(), turns), method)
+    arguments = (*range(len(inspect.signature(getattr(Engine, method)).parameters) - 1),)
+    assert compute(*arguments) == (method, arguments, True)
+    assert not turns._is_taken
+    token = is_abandoned.set(lambda: True)
+    try:
+        with pytest.raises(AbandonedError):
+            compute(*arguments)
+    finally:
+        is_abandoned.reset(token)
+
+
+def test_turns_are_given_in_the_order_of_asking():
+    turns, order, threads = Turns(), [], []
+
+    def take(number):
+        with turns:
+            order.append(number)
+
+    with turns:
+        for number in range(4):
+            threads.append(Thread(target=take, args=(number,)))
+            threads[-1].start()
+            while len(turns._waiting) <= number:
+                sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    assert order == [0, 1, 2, 3]
 
 
 @given(st.lists(st.integers(0, 3), max_size=20))

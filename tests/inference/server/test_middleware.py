@@ -80,6 +80,22 @@ def test_requests_with_the_key_are_answered(closed):
     assert closed.send("POST", "/health")[0].status == 401
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/health", "/docs", "/openapi.json", "/page/app.js", "/docs/reference.js", "/bert/page/app.js"],
+)
+def test_pages_and_the_health_need_no_key(closed, path):
+    """The pages send the key when they request results."""
+    for method in ("GET", "HEAD"):
+        assert closed.send_text(method, path)[0].status == 200
+    assert closed.send_text("POST", path)[0].status == 401
+
+
+def test_names_that_begin_like_an_open_path_need_the_key(closed):
+    for path in ("/healthy", "/docsx", "/pages/app.js", "/page"):
+        assert closed.send("GET", path)[0].status == 401
+
+
 def test_an_open_server_needs_no_key(model):
     with serving(model) as served:
         assert served.post("/predict", BODY)[0] == 200
@@ -122,6 +138,7 @@ def test_responses_forbid_foreign_content(closed):
     for path in ("/health", "/info"):
         headers = closed.send("GET", path)[0].headers
         assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
         policy = headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
         assert "unsafe" not in policy

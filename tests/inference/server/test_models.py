@@ -386,6 +386,24 @@ def test_a_removed_model_unloads_no_other_and_is_still_listed(paths, tmp_path):
     run({"classifier": paths["classifier"], "encoder": path}, scenario, memory_budget=largest(paths))
 
 
+def test_only_the_weights_that_are_read_count(paths, tmp_path):
+    """model.safetensors is preferred to files of other formats."""
+    path = save_small(tmp_path, "encoder")
+    size = path.joinpath("model.safetensors").stat().st_size
+    (path / "pytorch_model.bin").write_bytes(bytes(size))
+    assert Models({"encoder": path}, bertie.load, Limits(), size).default.size == size
+    with pytest.raises(
+        SettingsError, match=r"the weights of encoder take .*; raise the budget or serve other"
+    ):
+        Models({"encoder": path}, bertie.load, Limits(), size - 1)
+
+
+def test_a_server_that_stops_unloads_its_models(predictors):
+    with serving(predictors["encoder"], predictors["classifier"]) as served:
+        assert served.post("/embed", {"inputs": "a"})[0] == 200
+    assert [(model.predictor, model.is_running) for model in served.models] == [(None, False)] * 2
+
+
 def largest(paths):
     return max(path.joinpath("model.safetensors").stat().st_size for path in paths.values())
 

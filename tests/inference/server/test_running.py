@@ -391,6 +391,8 @@ def test_a_client_that_sends_on_after_the_last_response_is_cut_off(model, monkey
 
 def test_too_many_connections_are_turned_away(model):
     with serving(model, limits=LIMITS._replace(max_connections=2)) as served:
+        with socket.create_connection(("127.0.0.1", served.port)):
+            assert served.send("GET", "/health")[0].status == 200  # on the second connection
         with (
             socket.create_connection(("127.0.0.1", served.port)),
             socket.create_connection(("127.0.0.1", served.port)),

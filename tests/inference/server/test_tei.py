@@ -11,13 +11,16 @@ import jsonschema
 import numpy as np
 import pytest
 import transformers
-from tests.inference.small_models import LABELS
+from tests.inference.server.serving import serving
+from tests.inference.small_models import CONFIG, LABELS, MODELS, save_small
 
+import bertie
 from bertie.inference.server.batching import RequestThreads
 from bertie.inference.server.encoding import Truncation, encode_pairs
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.responses import json_pieces
 from bertie.inference.server.tei import _tokenize
+from bertie.model.heads import ClassificationModel
 
 DOCUMENT = Path(__file__).parents[4] / "shared" / "suites" / "tei" / "docs_openapi.json"
 # A body for each of its routes.
@@ -128,6 +131,38 @@ def test_rerank_sorts_the_texts_by_score(several, predictors):
     assert by_index[1]["score"] == pytest.approx(1 / (1 + np.exp(-number)), abs=1e-5)
 
 
+@pytest.fixture
+def binary(tmp_path, monkeypatch):
+    """A calibrated classifier with two classes."""
+    made = (lambda: ClassificationModel(CONFIG, 2), ("no", "yes"), {"temperature": 0.5})
+    monkeypatch.setitem(MODELS, "binary", made)
+    return bertie.load(save_small(tmp_path, "binary"))
+
+
+def test_rerank_scores_by_the_second_of_two_classes(binary):
+    texts = ["mat", "sat on a mat", "paris"]
+    yes = [{label.label: label.score for label in binary.classify("the cat", text)}["yes"] for text in texts]
+    best_first = sorted(range(3), key=lambda i: -yes[i])
+    body = {"query": "the cat", "texts": texts}
+    with serving(binary) as served:
+        _, ranks = served.post("/rerank", body)
+        assert [rank["index"] for rank in ranks] == best_first
+        assert [rank["score"] for rank in ranks] == pytest.approx([yes[i] for i in best_first], abs=1e-5)
+        _, raw = served.post("/rerank", {**body, "raw_scores": True})
+        logits = [0.5 * np.log(yes[i] / (1 - yes[i])) for i in best_first]
+        assert [rank["score"] for rank in raw] == pytest.approx(logits, abs=1e-5)
+
+
+def test_labels_of_a_multilabel_model_have_independent_probabilities(tmp_path):
+    model = bertie.load(save_small(tmp_path, "multi-label"))
+    with serving(model) as served:
+        _, found = served.post("/predict", {"inputs": "the cat"})
+        assert {row["label"]: row["score"] for row in found} == pytest.approx(
+            {label.label: label.score for label in model.classify("the cat")}, abs=1e-5
+        )
+        assert served.post("/rerank", {"query": "the cat", "texts": ["mat"]})[0] == 424
+
+
 def test_rerank_rejects_a_long_pair_without_truncation(several):
     body = {"query": "the cat", "texts": ["mat", "sat " * 200]}
     assert several.post("/rerank", body)[0] == 200
@@ -228,6 +263,24 @@ def test_tokens_have_the_characters_of_the_text(several):
     assert several.post("/decode", {"ids": ids})[1] == ["the sitting"]
 
 
+def test_special_tokens_are_left_out_on_request(several):
+    _, (tokens,) = several.post("/tokenize", {"inputs": "The cat", "add_special_tokens": False})
+    assert [token["token"] for token in tokens] == ["the", "cat"]
+    _, (tokens,) = several.post("/tokenize", {"inputs": "cat", "prompt_name": "query"})
+    assert [token["token"] for token in tokens] == ["[CLS]", "the", "cat", "[SEP]"]
+    ids = [token["id"] for token in tokens]
+    assert several.post("/decode", {"ids": ids})[1] == ["the cat"]
+    _, decoded = several.post("/decode", {"ids": [ids], "skip_special_tokens": False})
+    assert decoded == ["[CLS] the cat [SEP]"]
+
+
+def test_an_unknown_word_keeps_its_characters(several):
+    _, (tokens,) = several.post("/tokenize", {"inputs": "cat ☃", "add_special_tokens": False})
+    assert {**tokens[1], "id": 0} == {
+        "id": 0, "text": "☃", "token": "[UNK]", "special": False, "start": 4, "stop": 5
+    }  # fmt: skip
+
+
 def test_tokens_are_made_while_they_are_written(predictors):
     """A body of 2 MB has a million tokens, with 400 bytes each."""
     model = ServedModel("encoder", predictors["encoder"].path, RequestThreads(1))
@@ -246,6 +299,9 @@ def test_similarity_is_the_cosine(several, predictors):
     _, found = several.post("/similarity", body)
     vectors = predictors["encoder"].embed(["the cat", "paris"], normalize=True)
     assert found == pytest.approx((vectors @ vectors[0]).tolist(), abs=1e-5)
+    _, found = several.post("/similarity", body | {"parameters": {"prompt_name": "query"}})
+    vectors = predictors["encoder"].embed(["the the cat", "the paris"], normalize=True)
+    assert found[1] == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
 
 
 def test_embed_all_returns_the_vectors_of_the_tokens(several, predictors):

@@ -1,14 +1,20 @@
 """Tables of custom examples: read their rows, and check the values."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.compression import open_binary
+from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
 from bertie.base.texts import is_blank
+
+# {"version": …, "data": [{"title": …, "paragraphs": […, indented or not.
+_SQUAD_START = re.compile(rb'(\xef\xbb\xbf)?\s*\{[^][]*"data"\s*:\s*\[\s*\{[^][]*"paragraphs"\s*:')
+_START_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,12 @@ class CustomFiles:
                 f"a file in the form of SQuAD, pass --kind questions (kind='questions')"
             )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
-        rows = read_rows(source, list(columns), skipped, columns)
+        try:
+            rows = read_rows(source, list(columns), skipped, columns)
+        except BertieError:
+            if isinstance(source, Path) and source.suffix.lower() in (".jsonl", ".ndjson"):
+                _reject_squad(source)
+            raise
         kept = []
         for i in range(len(rows)):
             try:
@@ -68,6 +79,17 @@ class CustomFiles:
             report_skipped(source, skipped, len(kept))
             return rows.select(kept)
         return rows
+
+
+def _reject_squad(path: Path) -> None:
+    """Raise DataError if a file that cannot be read as a table begins as SQuAD's JSON does."""
+    with open_binary(path) as file:
+        start = file.read(_START_BYTES)
+    if _SQUAD_START.match(start):
+        raise DataError(
+            f"{path}: seems to be one JSON object in the form of SQuAD, not a table; rename it to "
+            f"{path.with_suffix('.json').name}, and pass --kind questions (kind='questions')"
+        ) from None
 
 
 def check_text(rows: Rows, i: int, column: str) -> None:

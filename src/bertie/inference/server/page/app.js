@@ -7,6 +7,7 @@ import { TABS } from "./tabs.js";
 
 const find = (id) => document.getElementById(id);
 const panels = new Map(); // by name of the tab, in the order of the tabs
+const CONTROL = /[\x00-\x08\x0a-\x1f\x7f]/; // in no header (RFC 9110, Section 5.5), so in no key
 let retry = null; // what to do again when the key has been entered
 
 async function start() {
@@ -106,8 +107,13 @@ find("tabs").addEventListener("keydown", (event) => {
 
 find("key").addEventListener("submit", (event) => {
   event.preventDefault();
-  keepKey(find("key-field").value.trim());
+  const key = find("key-field").value.trim();
   find("key-field").value = "";
+  if (CONTROL.test(key)) {
+    askForKey("This key has a control character, which no key has. Copy the key again.", retry);
+    return;
+  }
+  keepKey(key);
   find("key").hidden = true;
   notify("");
   retry();
