@@ -145,7 +145,7 @@ class TextFeatures:
 
     Attributes:
         columns: names of the C columns, such as `layer_12`.
-        vectors: float32 (C, P, W).
+        vectors: float32 (C, P, W), a vector of W numbers for each token or word.
         tokens: the P WordPiece tokens, or words.
     """
 

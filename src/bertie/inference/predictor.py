@@ -86,11 +86,14 @@ class Predictor:
     - `embed`, `features`: every PyTorch model, and exported encoders
     - `attention`: every PyTorch model
 
-    Every method except `attention` takes one text (a string) and returns one result, or takes a list
-    of texts and returns the results in the same order. Texts that come in pairs are two strings, or
-    two lists of equal length. Other types raise DataError. Most results are dataclasses, which a
-    notebook shows as tables; `embed` returns an array, and `regress` and `next_sentence` return
-    numbers.
+    Every method except `attention` takes one text (a string) and returns its result, or takes a list
+    of texts and returns their results in the same order. A column of a DataFrame, a numpy array or an
+    iterator serves as a list. Texts that come in pairs are two strings, or two lists of equal length.
+    Other types raise DataError.
+
+    `embed` returns an array, and `regress` and `next_sentence` return numbers. The results of most
+    other methods are tuples of dataclasses, such as `Label`. A notebook shows the result for one text
+    as a table, and `pandas.DataFrame(result)` has the same columns.
 
     Threads may share a predictor. It can be pickled for another process, which loads its directory again. In
     a process that was forked after a model was loaded, PyTorch computes in one thread, and the exported
