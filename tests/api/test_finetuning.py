@@ -417,7 +417,7 @@ def test_interrupted_run_is_saved_and_resumes(model, monkeypatch):
     expected = bertie.finetune(model, out="whole", **options)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "warmup_then_linear_decay", interrupt)
-        with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
+        with pytest.raises(bertie.Stopped, match="run; repeat the call with out='run' and resume=True"):
             bertie.finetune(model, out="run", **options)
     assert not Path("run/model").exists()
     with pytest.raises(

@@ -7,6 +7,7 @@ import pytest
 
 import bertie
 from bertie.inference.predictor import Predictor
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 ROWS = [{"text": f"the film was {label}", "label": label} for label in ["good", "bad"] * 8]
 
@@ -28,6 +29,17 @@ def test_result_for_one_text_is_a_data_frame(loaded):
     table = pd.DataFrame(labels)
     assert table["label"].tolist() == [label.label for label in labels]
     assert table["score"].tolist() == [label.score for label in labels]
+
+
+def test_completion_shows_only_public_names():
+    assert {name for name in dir(bertie) if not name.startswith("__")} == set(bertie.__all__)
+
+
+@pytest.mark.parametrize(("lowercase", "casing"), [(True, "uncased"), (False, "cased")])
+def test_tokenizer_and_vocabulary_have_short_reprs(lowercase, casing):
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, *map(str, range(2000))])
+    assert repr(vocabulary) == "Vocabulary(2,005 tokens)"
+    assert repr(bertie.Tokenizer(vocabulary, lowercase)) == f"Tokenizer(2,005 tokens, {casing})"
 
 
 def test_predictions_are_indices_of_the_labels_of_the_model(model):

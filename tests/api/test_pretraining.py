@@ -279,7 +279,7 @@ def test_interrupted_run_is_saved_and_resumes(corpus, monkeypatch):
     whole = bertie.pretrain(RECIPE, corpus=corpus, out="whole")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "warmup_then_linear_decay", interrupt)
-        with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
+        with pytest.raises(bertie.Stopped, match="run; repeat the call with out='run' and resume=True"):
             bertie.pretrain(RECIPE, corpus=corpus, out="run")
     with pytest.raises(
         bertie.SettingsError, match=r"run: already holds a run; pass --resume \(resume=True\)"

@@ -76,14 +76,14 @@ def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
         return _read_dataset(data.with_format(None))  # other formats have values of other types
     if library == "datasets" and isinstance(data, Mapping):
         raise DataError(
-            f"{name}: a {type(data).__name__} is not a table; give one of its splits: {', '.join(data)}"
+            f"{name}: {type(data).__name__} is not a table; give one of its splits: {', '.join(data)}"
         )
     if isinstance(data, Mapping):
         for column, values in data.items():
             if not _is_column(values):
                 raise DataError(f"{name}: the column {column!r} is a {type(values).__name__}; give a list")
         return {str(column): values for column, values in data.items()}
-    problem = f"a {type(data).__name__} is not a table"
+    problem = f"{type(data).__name__} is not a table"
     if isinstance(data, Iterable) and not isinstance(data, bytes) and getattr(data, "ndim", 1) > 0:
         rows = list(data)
         others = [i for i, row in enumerate(rows) if not isinstance(row, Mapping)]

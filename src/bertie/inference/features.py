@@ -193,7 +193,9 @@ class Features:
         return TextFeatures(self.columns, self.vectors[:, first:end], self.tokens[first:end])
 
     def __repr__(self) -> str:
-        return f"Features({len(self)} texts, columns={self.columns}, vectors={self.vectors.shape})"
+        return (
+            f"Features({count_noun(len(self), 'text')}, columns={self.columns}, vectors={self.vectors.shape})"
+        )
 
 
 def encode_texts(

@@ -95,9 +95,9 @@ class Predictor:
     other methods are tuples of dataclasses, such as `Label`. A notebook shows the result for one text
     as a table, and `pandas.DataFrame(result)` has the same columns.
 
-    Threads may share a predictor. It can be pickled for another process, which loads its directory again. In
-    a process that was forked after a model was loaded, PyTorch computes in one thread, and the exported
-    models of the parent can hang; load those in the new process.
+    Threads may share a predictor, and its copies share its weights. It can be pickled for another process,
+    which loads its directory again. In a process that was forked after a model was loaded, PyTorch computes
+    in one thread, and the exported models of the parent can hang; load those in the new process.
 
     Attributes:
         path: the model directory.
@@ -131,6 +131,9 @@ class Predictor:
         copied = object.__new__(Predictor)
         copied.__dict__ |= self.__dict__
         return copied
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "Predictor":  # likewise: no method changes the engine
+        return self.__copy__()
 
     @property
     def method(self) -> Method | None:
