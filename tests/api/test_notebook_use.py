@@ -42,6 +42,27 @@ def test_tokenizer_and_vocabulary_have_short_reprs(lowercase, casing):
     assert repr(bertie.Tokenizer(vocabulary, lowercase)) == f"Tokenizer(2,005 tokens, {casing})"
 
 
+def test_advice_about_inputs_names_the_arguments_in_python(corpus, tmp_path):
+    text = tmp_path / "text.csv"
+    text.write_text("words,number\nThe film was good.,1\n")
+    with pytest.raises(bertie.SettingsError, match=r"choose one with --column NAME \(column='NAME'\)$"):
+        bertie.learn_vocabulary(text, size=50, workers=1)
+    tokenizer = corpus / "tokenizer"
+    with pytest.raises(bertie.DataError, match=r"replace it with --force \(force=True\)$"):
+        bertie.prepare(text, tokenizer=tokenizer, out=corpus, column="words", workers=1)
+    text.write_bytes(b"words\n\xff\n")
+    with pytest.raises(
+        bertie.DataError, match=r"or skip such inputs with --on-error skip \(on_error='skip'\)$"
+    ):
+        bertie.learn_vocabulary(text, size=50, column="words", workers=1)
+
+
+def test_report_of_the_casing_names_the_argument_in_python(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("The film was good.")
+    bertie.learn_vocabulary(tmp_path / "text.txt", size=50, workers=1)
+    assert "; --cased or --uncased (cased=True, cased=False) overrides this\n" in capsys.readouterr().err
+
+
 def test_predictions_are_indices_of_the_labels_of_the_model(model):
     run = bertie.finetune(model, train=ROWS, dev=ROWS, out="run", epochs=1, device="cpu")
     loaded = run.load("cpu")

@@ -385,7 +385,9 @@ def test_truncated_texts_are_counted(models, capsys):
     note = "texts longer than 128 tokens, whose ends are ignored: 1"
     code, _, err = run(capsys, models / "classifier", *texts)
     assert code == 0
-    assert err.endswith(f"{note}; to read them whole, fine-tune with --set long_texts=windows\n")
+    assert err.endswith(
+        f"{note}; to read them whole, fine-tune with --set long_texts=windows (long_texts='windows')\n"
+    )
     # Contrastive training cannot train on windows.
     assert run(capsys, models / "mean classifier", *texts)[2].endswith(f"{note}\n")
     for kind, *options in (("classifier", "--pair", "a"), ("next sentence", "--pair", "a")):
