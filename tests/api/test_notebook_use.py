@@ -63,6 +63,20 @@ def test_report_of_the_casing_names_the_argument_in_python(tmp_path, capsys):
     assert "; --cased or --uncased (cased=True, cased=False) overrides this\n" in capsys.readouterr().err
 
 
+def test_longest_sequence_may_be_set_up_to_the_positions_of_the_model(loaded):
+    loaded.max_seq_length = 5
+    assert len(loaded.attention("good film " * 9).tokens) == 5
+    for length in (129, 0, "128"):
+        with pytest.raises(bertie.SettingsError, match=r"expected an integer of at least 3 and at most 128$"):
+            loaded.max_seq_length = length
+    assert loaded.max_seq_length == 5
+
+
+def test_swapped_arguments_of_evaluate_get_one_line(classifier):
+    with pytest.raises(bertie.DataError, match=r"^model: expected a path or a list of paths, got DataFrame"):
+        bertie.evaluate(pd.DataFrame(ROWS), classifier)
+
+
 def test_predictions_are_indices_of_the_labels_of_the_model(model):
     run = bertie.finetune(model, train=ROWS, dev=ROWS, out="run", epochs=1, device="cpu")
     loaded = run.load("cpu")

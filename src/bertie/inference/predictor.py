@@ -105,8 +105,6 @@ class Predictor:
         config: configuration of the network.
         labels: labels of a classifier, in the order of its logits.
         tokenizer: the tokenizer of the model.
-        max_seq_length: maximum number of tokens that the model reads at once. Longer texts are
-            truncated, or cut into windows of this length.
         num_truncated: number of texts, or pairs of texts, that were truncated since the model was loaded.
     """
 
@@ -118,14 +116,14 @@ class Predictor:
         self.config = self._metadata.config
         self.labels = self._metadata.labels
         self.tokenizer = self._metadata.tokenizer
-        self.max_seq_length = resolve_max_seq_length(self._metadata)
+        self._max_seq_length = resolve_max_seq_length(self._metadata)
         self.num_truncated = 0
 
     def __repr__(self) -> str:
         return f"Predictor({str(self.path)!r}, {self.engine.architecture})"
 
     def __reduce__(self) -> tuple[type["Predictor"], tuple[Path, str, Precision, bool], dict[str, int]]:
-        return Predictor, self._arguments, {"max_seq_length": self.max_seq_length}  # which may be set
+        return Predictor, self._arguments, {"_max_seq_length": self._max_seq_length}
 
     def __copy__(self) -> "Predictor":  # with the same engine; without this, `copy` would call `__reduce__`
         copied = object.__new__(Predictor)
@@ -134,6 +132,21 @@ class Predictor:
 
     def __deepcopy__(self, _: dict[int, Any]) -> "Predictor":  # likewise: no method changes the engine
         return self.__copy__()
+
+    @property
+    def max_seq_length(self) -> int:
+        """The maximum number of tokens that the model reads at once.
+
+        Longer texts are truncated, or cut into windows of this length. It may be set, up to the number of
+        positions of the model. `embed` truncates at the length in `embedding` instead, and `answer` reads
+        windows of the length of its fine-tuning, or of 384 tokens.
+        """
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        limit = self.config.max_position_embeddings
+        self._max_seq_length = check_integer("max_seq_length", length, minimum=3, maximum=limit)
 
     @property
     def method(self) -> Method | None:
