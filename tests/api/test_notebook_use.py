@@ -77,6 +77,13 @@ def test_swapped_arguments_of_evaluate_get_one_line(classifier):
         bertie.evaluate(pd.DataFrame(ROWS), classifier)
 
 
+@pytest.mark.parametrize("values", [(0, 1), (False, True)])
+def test_labels_of_a_model_are_strings(model, values):
+    rows = [{**row, "label": values[row["label"] == "good"]} for row in ROWS]
+    run = bertie.finetune(model, train=rows, out="run", epochs=1, device="cpu")
+    assert run.load("cpu").labels == tuple(map(str, values))
+
+
 def test_predictions_are_indices_of_the_labels_of_the_model(model):
     run = bertie.finetune(model, train=ROWS, dev=ROWS, out="run", epochs=1, device="cpu")
     loaded = run.load("cpu")

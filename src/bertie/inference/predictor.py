@@ -103,7 +103,8 @@ class Predictor:
         path: the model directory.
         engine: computes the model, in PyTorch, ONNX Runtime or OpenVINO.
         config: configuration of the network.
-        labels: labels of a classifier, in the order of its logits.
+        labels: labels of a classifier, in the order of its logits. They are strings, also where the
+            training data had numbers or flags.
         tokenizer: the tokenizer of the model.
         num_truncated: number of texts, or pairs of texts, that were truncated since the model was loaded.
     """
