@@ -1,6 +1,7 @@
 """Tables in memory: every kind gives the same columns, and other objects are errors."""
 
 from enum import Enum
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -132,6 +133,8 @@ def test_rows_may_lack_columns():
         (np.array(0.5), "train: ndarray is not a table"),
         (b"bytes", "train: bytes is not a table"),
         (7, "train: int is not a table"),
+        ("https://host/a.csv", "https://host/a.csv: labelled data are read from local files; download"),
+        (Path("s3://bucket/a.csv"), "s3://bucket/a.csv: labelled data are read from local files; download"),
         ({"text": "good"}, "train: the column 'text' is a str; give a list"),
         (pd.Series(["good"]), "train: Series is not a table"),
         (pl.LazyFrame(COLUMNS), "train: LazyFrame is not a table"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.base.errors import DataError
-from bertie.base.files import local_path
+from bertie.base.files import given_url, local_path
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,18 @@ def as_source(data: Any, name: str) -> Source:
         name: the table's name in messages.
 
     Raises:
-        DataError: `data` is something else or empty, its columns differ in length, or two columns have the
-            same name.
+        DataError: `data` is something else, a URL or empty, its columns differ in length, or two columns
+            have the same name.
 
     Example:
         >>> as_source([{"text": "good", "label": 1}, {"text": "bad", "label": 0}], "train").columns
         {'text': ['good', 'bad'], 'label': [1, 0]}
     """
     if isinstance(data, str | Path):
-        return local_path(data, name)
+        path = local_path(data, name)
+        if url := given_url(path):
+            raise DataError(f"{url}: labelled data are read from local files; download this one first")
+        return path
     columns = _read_columns(data, name)
     table = MemoryTable(name, {column: list(map(_plain, values)) for column, values in columns.items()})
     if len({len(values) for values in table.columns.values()}) > 1:
