@@ -37,6 +37,17 @@ SECTIONS = {
         "Metrics",
     ],
     "Using a model": ["load", "Predictor"],
+    "Predictions": [
+        "Label",
+        "Entity",
+        "TaggedWord",
+        "Answer",
+        "Choice",
+        "MaskPrediction",
+        "TextFeatures",
+        "Features",
+        "Attention",
+    ],
     "Building blocks": ["Tokenizer", "Encoding", "Vocabulary", "BertConfig"],
     "Errors": ["BertieError", "SettingsError", "DataError", "ModelError", "Stopped"],
 }
@@ -50,6 +61,15 @@ RETURNED = {
     "EvaluationResult": "bertie.api.results",
     "BlimpScores": "bertie.tasks.blimp",
     "Metrics": "bertie.api.results",
+    "Label": "bertie.inference.results",
+    "Entity": "bertie.inference.results",
+    "TaggedWord": "bertie.inference.results",
+    "Answer": "bertie.inference.results",
+    "Choice": "bertie.inference.results",
+    "MaskPrediction": "bertie.inference.results",
+    "TextFeatures": "bertie.inference.features",
+    "Features": "bertie.inference.features",
+    "Attention": "bertie.inference.results",
     "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",
 }
@@ -57,9 +77,9 @@ PROPERTIES = (property, cached_property)
 INTRODUCTION = """# Python API
 
 `import bertie` exposes the functions, `Predictor`, `Tokenizer`, `BertConfig` and the errors on this
-page. It imports neither torch nor numba until they are needed. The functions take the same words as
-the command line; each example below is run by the tests. This page is generated from the docstrings
-by `make docs`.
+page. The other classes are in the modules named below, for type hints. torch and numba are
+imported when they are first needed. The functions take the same words as the command line; each
+example below is run by the tests. This page is generated from the docstrings by `make docs`.
 """
 
 
@@ -92,6 +112,8 @@ def make_page() -> str:
 
 def _entry(name: str, value: Any) -> Iterator[str]:
     yield f"### {name}\n"
+    if name in RETURNED:
+        yield f"Defined in `{RETURNED[name]}`.\n"
     if not inspect.isclass(value):
         yield _signature(name, value)
     elif "__init__" in vars(value) and not is_dataclass(value):

@@ -96,4 +96,4 @@ if not TYPE_CHECKING:  # for a type checker, every name would exist
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

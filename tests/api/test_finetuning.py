@@ -92,7 +92,7 @@ def test_truncated_texts_are_counted(model, capsys):
     run = bertie.finetune(model, train=rows, dev=rows, settings={"epochs": 1, "max_seq_length": 32})
     err = capsys.readouterr().err
     note = "texts longer than 32 tokens, whose ends are ignored: 3 of 8"
-    remedy = "; to read them whole, fine-tune with --set long_texts=windows"
+    remedy = "; to read them whole, fine-tune with --set long_texts=windows (long_texts='windows')"
     for part in ("train", "dev"):
         assert f"{part}: {note}{remedy}\n" in err
     bertie.evaluate(run.model_directory, rows)
@@ -417,7 +417,7 @@ def test_interrupted_run_is_saved_and_resumes(model, monkeypatch):
     expected = bertie.finetune(model, out="whole", **options)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "warmup_then_linear_decay", interrupt)
-        with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
+        with pytest.raises(bertie.Stopped, match="run; repeat the call with out='run' and resume=True"):
             bertie.finetune(model, out="run", **options)
     assert not Path("run/model").exists()
     with pytest.raises(

@@ -1,5 +1,6 @@
 """`bertie.pretrain`: recipes by name, path and dict; changes to them; resume after an interrupt."""
 
+import ast
 import json
 import math
 import os
@@ -208,9 +209,8 @@ def test_setting_that_contradicts_the_initial_model_is_refused(corpus):
     longer = [{"steps": 1, "max_seq_length": 32}, {"steps": 1, "max_seq_length": 128}]
     with pytest.raises(bertie.SettingsError, match=r"has 64 positions, but .* is 128; pass --set ") as raised:
         bertie.pretrain(RECIPE, **options, phases=longer)
-    key, _, value = str(raised.value).rpartition(" ")[2].partition("=")
-    settings = {"phases": longer, key: int(value)}
-    assert bertie.pretrain(RECIPE, **options, settings=settings).path.exists()
+    advised = ast.literal_eval(str(raised.value).rpartition("(settings=")[2].removesuffix(")"))
+    assert bertie.pretrain(RECIPE, **options, settings={"phases": longer} | advised).path.exists()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_interrupted_run_is_saved_and_resumes(corpus, monkeypatch):
     whole = bertie.pretrain(RECIPE, corpus=corpus, out="whole")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "warmup_then_linear_decay", interrupt)
-        with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
+        with pytest.raises(bertie.Stopped, match="run; repeat the call with out='run' and resume=True"):
             bertie.pretrain(RECIPE, corpus=corpus, out="run")
     with pytest.raises(
         bertie.SettingsError, match=r"run: already holds a run; pass --resume \(resume=True\)"

@@ -35,12 +35,14 @@ def function(
     return {"path": path, "size": size, "fraction": fraction, "force": force, "rest": rest, **more}
 
 
-def test_device_may_be_an_object_of_torch():
+def test_device_may_be_an_object_of_torch_and_no_number():
     @checked
     def place(device: str = "auto") -> str:
         return device
 
     assert place(device=torch.device("cuda:1")) == "cuda:1"
+    with pytest.raises(SettingsError, match=r"^device: expected a string, got int; write 'cuda:1'$"):
+        place(device=1)
 
 
 @pytest.mark.parametrize(

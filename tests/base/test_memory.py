@@ -1,6 +1,7 @@
 """Tables in memory: every kind gives the same columns, and other objects are errors."""
 
 from enum import Enum
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -113,7 +114,7 @@ def test_iterable_dataset_is_read_whole():
 
 def test_dataset_dict_is_an_error_that_names_the_splits():
     table = datasets.DatasetDict({"train": datasets.Dataset.from_dict(COLUMNS)})
-    with pytest.raises(DataError, match="train: a DatasetDict is not a table; give one of its splits: train"):
+    with pytest.raises(DataError, match="train: DatasetDict is not a table; give one of its splits: train"):
         as_source(table, "train")
 
 
@@ -142,13 +143,15 @@ def test_rows_may_lack_columns():
         ({"text": (word for word in "ab")}, "train: the column 'text' is a generator; give a list"),
         ({"text": np.str_("good")}, "train: the column 'text' is a str_; give a list"),
         ({"text": np.array("good")}, "train: the column 'text' is a ndarray; give a list"),
-        (np.array(0.5), "train: a ndarray is not a table"),
-        (b"bytes", "a bytes is not a table"),
-        (7, "an? int is not a table"),
+        (np.array(0.5), "train: ndarray is not a table"),
+        (b"bytes", "train: bytes is not a table"),
+        (7, "train: int is not a table"),
+        ("https://host/a.csv", "https://host/a.csv: labelled data are read from local files; download"),
+        (Path("s3://bucket/a.csv"), "s3://bucket/a.csv: labelled data are read from local files; download"),
         ({"text": "good"}, "train: the column 'text' is a str; give a list"),
-        (pd.Series(["good"]), "a Series is not a table"),
-        (pl.LazyFrame(COLUMNS), "a LazyFrame is not a table"),
-        (datasets.Dataset.from_dict(COLUMNS)["text"], "a Column is not a table; give a path"),
+        (pd.Series(["good"]), "train: Series is not a table"),
+        (pl.LazyFrame(COLUMNS), "train: LazyFrame is not a table"),
+        (datasets.Dataset.from_dict(COLUMNS)["text"], "train: Column is not a table; give a path"),
     ],
 )
 def test_other_objects_are_rejected(table, message):

@@ -34,7 +34,7 @@ def test_existing_output_needs_force(tmp_path, kind):
     inner = path / "inner" if kind == "directory" else path
     inner.parent.mkdir(exist_ok=True)
     inner.write_text("mine")
-    assert error(path) == "exists already; choose another name, or replace it with --force"
+    assert error(path) == "exists already; choose another name, or replace it with --force (force=True)"
     check_output(path, force=True)
     assert inner.read_text() == "mine"
 

@@ -82,7 +82,7 @@ def test_column_without_text_is_rejected(tmp_path: Path) -> None:
         ("x", "no column 'x'; the columns are n, words; choose one with --column NAME"),
     ):
         with pytest.raises(SettingsError, match=f"a.parquet: .*{message}"):
-            list(read_parquet_columns(tmp_path / "a.parquet", {column: "--column"}))
+            list(read_parquet_columns(tmp_path / "a.parquet", {column: "--column NAME"}))
 
 
 def test_sizes_are_read_from_every_kind_of_page(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ CASES = {
     ),
     "existing output": Case(
         "predict {classifier} --text cat --output out.csv",
-        "exists already; choose another name, or replace it with --force",
+        "exists already; choose another name, or replace it with --force (force=True)",
         "predict {classifier} --text cat --output out.csv --force",
         {"out.csv": b"labels\n"},
     ),
@@ -213,32 +213,32 @@ CASES = {
     ),
     "existing corpus": Case(
         "prepare in.txt --tokenizer {encoder} --out {corpus} --workers 1",
-        "choose another directory, or replace it with --force",
+        "choose another directory, or replace it with --force (force=True)",
         "prepare in.txt --tokenizer {encoder} --out corpus --workers 1",
         {"in.txt": b"The cat sat.\n"},
     ),
     "binary file": Case(
         "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
         "remove it from the inputs, or convert it to text in UTF-8; then run again with --force "
-        "(force=True), or skip such inputs with --on-error skip",
+        "(force=True), or skip such inputs with --on-error skip (on_error='skip')",
         "prepare in.txt --tokenizer {encoder} --out corpus --workers 1 --force",
         {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
     ),
     "damaged compression, skipped": Case(
         "prepare in.txt noise.txt.gz --tokenizer {encoder} --out corpus --workers 1",
-        "or skip such inputs with --on-error skip",
+        "or skip such inputs with --on-error skip (on_error='skip')",
         "prepare in.txt noise.txt.gz --tokenizer {encoder} --out corpus --workers 1 --on-error skip",
         {"in.txt": b"The cat sat.\n", "noise.txt.gz": b"not gzip"},
     ),
     "damaged compression of a vocabulary": Case(
         "vocab in.txt noise.txt.gz --size 120 --out tokenizer --workers 1",
-        "or skip such inputs with --on-error skip",
+        "or skip such inputs with --on-error skip (on_error='skip')",
         "vocab in.txt noise.txt.gz --size 120 --out tokenizer --workers 1 --on-error skip",
         {"in.txt": b"The cat sat.\n", "noise.txt.gz": b"not gzip"},
     ),
     "binary file, skipped": Case(
         "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
-        "or skip such inputs with --on-error skip",
+        "or skip such inputs with --on-error skip (on_error='skip')",
         "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1 --on-error skip",
         {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
     ),

@@ -32,7 +32,7 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     status, _, err = run(capsys, "export", source, "--onnx", out)
     assert (status, err) == (
         2,
-        f"bertie: {out}: exists already; choose another name, or replace it with --force\n",
+        f"bertie: {out}: exists already; choose another name, or replace it with --force (force=True)\n",
     )
 
 

@@ -396,7 +396,9 @@ def test_truncated_texts_are_counted(models, capsys):
     note = "texts longer than 128 tokens, whose ends are ignored: 1"
     code, _, err = run(capsys, models / "classifier", *texts)
     assert code == 0
-    assert err.endswith(f"{note}; to read them whole, fine-tune with --set long_texts=windows\n")
+    assert err.endswith(
+        f"{note}; to read them whole, fine-tune with --set long_texts=windows (long_texts='windows')\n"
+    )
     # Contrastive training cannot train on windows.
     assert run(capsys, models / "mean classifier", *texts)[2].endswith(f"{note}\n")
     for kind, *options in (("classifier", "--pair", "a"), ("next sentence", "--pair", "a")):
@@ -448,7 +450,9 @@ def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
     directory = save_small(tmp_path, kind, input_columns={"text": "a", "pair": "b"})
     (tmp_path / "in.txt").write_text("the cat\n")
     for arguments in (["--text", "the cat"], ["--input", tmp_path / "in.txt", "--on-error", "skip"]):
-        expected = "bertie: the model was fine-tuned on pairs of texts; give the second text too (pair)\n"
+        expected = (
+            "bertie: the model was fine-tuned on pairs of texts; give the second text too (pair, pairs)\n"
+        )
         assert run(capsys, directory, *arguments) == (2, "", expected)
     assert run(capsys, directory, "--text", "the cat", "--pair", "sat")[0] == 0
 
@@ -456,6 +460,6 @@ def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["classifier", "regression"])
 def test_a_model_of_single_texts_refuses_pairs(capsys, tmp_path, kind):
     directory = save_small(tmp_path, kind, input_columns={"text": "a"})
-    expected = "bertie: the model was fine-tuned on single texts; leave out the second text (pair)\n"
+    expected = "bertie: the model was fine-tuned on single texts; leave out the second text (pair, pairs)\n"
     assert run(capsys, directory, "--text", "the cat", "--pair", "sat") == (2, "", expected)
     assert run(capsys, directory, "--text", "the cat")[0] == 0

@@ -77,7 +77,9 @@ def test_advice_about_a_missing_column_works(tmp_path: Path, arguments: list[str
         pyarrow.parquet.write_table(table, tmp_path / "text" / name)
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, SettingsError)
-    assert str(result.exception).endswith("the columns are label, body; choose one with --column NAME")
+    assert str(result.exception).endswith(
+        "the columns are label, body; choose one with --column NAME (column='NAME')"
+    )
     assert CliRunner().invoke(app, [*arguments, "--column", "body"]).exit_code == 0
 
 

@@ -118,7 +118,9 @@ def test_advice_about_the_column_of_a_csv_works(tmp_path: Path) -> None:
     arguments = ["vocab", tmp_path / "a.csv", "--out", tmp_path / "out", "--size", 100, "--workers", 1]
     result = CliRunner().invoke(app, list(map(str, arguments)))
     assert isinstance(result.exception, SettingsError)
-    assert str(result.exception).endswith("the columns are label, review; choose one with --column NAME")
+    assert str(result.exception).endswith(
+        "the columns are label, review; choose one with --column NAME (column='NAME')"
+    )
     result = CliRunner().invoke(app, [*map(str, arguments), "--column", "review"])
     assert result.exit_code == 0
     assert "33 words, 12 unique" in result.stderr
@@ -171,7 +173,8 @@ def test_extend_adds_entries_and_reports_how_many(tmp_path: Path, monkeypatch: p
     assert f"; {found} new entries lower the tokens per word from 4." in result.stderr
     assert result.stderr.endswith("fewer than 1,000 entries: no others save tokens in this text\n")
     again = extend("--extend", "old", "--add", 2, "--out", "new")
-    assert str(again.exception) == "new: exists already; choose another name, or replace it with --force"
+    advice = "choose another name, or replace it with --force (force=True)"
+    assert str(again.exception) == f"new: exists already; {advice}"
     assert extend("--extend", "old", "--add", 2, "--out", "new", "--force").exit_code == 0
 
 

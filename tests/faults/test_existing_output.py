@@ -47,7 +47,7 @@ def test_existing_output_is_not_overwritten(
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     line = error_line(capsys, *(argument.format(inputs) for argument in arguments), out)
-    reason = REASONS.get(verb, "exists already; choose another name, or replace it with --force")
+    reason = REASONS.get(verb, "exists already; choose another name, or replace it with --force (force=True)")
     assert line == f"bertie: {mine if verb in ('pretrain', 'finetune', 'search') else out}: {reason}"
     assert mine.read_text() == "mine"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]

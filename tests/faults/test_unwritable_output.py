@@ -26,7 +26,7 @@ def test_output_path_that_is_a_file_is_reported(
         line = error_line(capsys, *command(verb, folder, out))
         assert line in (
             f"bertie: {out}: cannot be created (not a directory); choose another path",
-            f"bertie: {out}: exists already; choose another name, or replace it with --force",
+            f"bertie: {out}: exists already; choose another name, or replace it with --force (force=True)",
         )
     assert (tmp_path / "file").read_text() == "mine"
 

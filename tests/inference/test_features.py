@@ -81,8 +81,10 @@ def test_one_text_has_the_same_vectors_as_in_a_list(directory):
 
 
 def test_repr_shows_shapes_instead_of_arrays(directory):
-    features = bertie.load(directory, "cpu").features(["the cat", "mat"])
+    model = bertie.load(directory, "cpu")
+    features = model.features(["the cat", "mat"])
     assert repr(features) == "Features(2 texts, columns=['layer_2'], vectors=(1, 3, 16))"
+    assert repr(model.features(["a"])).startswith("Features(1 text, ")
     assert repr(features[1]) == "TextFeatures(columns=['layer_2'], vectors=(1, 1, 16), tokens=['mat'])"
 
 

@@ -4,6 +4,7 @@ import copy
 import doctest
 import pickle
 import re
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -213,19 +214,29 @@ def test_repr_names_the_directory_and_the_architecture(load):
     assert repr(model) == f"Predictor('{model.path}', BertForSequenceClassification)"
 
 
-def test_deep_copies_and_pickles_load_the_directory_again(tmp_path, monkeypatch):
+def test_pickles_load_the_directory_again(tmp_path, monkeypatch):
     path = save_small(tmp_path, "encoder")
     with (path / "config.json").open("a") as file:
-        file.write("\n")  # which differs from SHA256SUMS, so that the copies are to skip verification, too
+        file.write("\n")  # which differs from SHA256SUMS, so that the pickle is to skip verification, too
     monkeypatch.chdir(tmp_path)
     model = bertie.load("encoder", "cpu", verify=False)
     model.max_seq_length = 10
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert copied.max_seq_length == 10
-        assert np.array_equal(copied.embed(TEXTS), model.embed(TEXTS))
-    assert copy.copy(model).engine is model.engine
+    loaded = pickle.loads(pickle.dumps(model))
+    assert loaded.max_seq_length == 10
+    assert np.array_equal(loaded.embed(TEXTS), model.embed(TEXTS))
+
+
+@pytest.mark.parametrize("copy_model", [copy.copy, copy.deepcopy])
+def test_copies_share_the_weights_and_need_no_directory(tmp_path, copy_model):
+    model = bertie.load(save_small(tmp_path, "encoder"), "cpu")
+    shutil.rmtree(model.path)
+    copied = copy_model(model)
+    copied.max_seq_length = 4
+    assert copied.engine is model.engine
+    assert model.max_seq_length > 4
+    assert np.array_equal(copied.embed("the"), model.embed("the"))
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "masked LM"])

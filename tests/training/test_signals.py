@@ -66,7 +66,7 @@ def test_second_interrupt_in_a_notebook_raises_keyboard_interrupt():
 
 def test_message_says_how_to_resume():
     stopped = Stopped(signal.SIGINT, Path("runs/one"))
-    advice = "call again with out='runs/one' and resume=True to continue"
+    advice = "repeat the call with out='runs/one' and resume=True to continue"
     assert str(stopped) == f"SIGINT stopped the run, saved in runs/one; {advice}"
     assert (stopped.number, stopped.directory) == (2, Path("runs/one"))
 

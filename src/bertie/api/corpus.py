@@ -177,7 +177,7 @@ def _print_summary(manifest: Manifest, output: Path) -> None:
     if not manifest.held_out.documents:
         print(
             "warning: no held-out documents, which pretrain needs to measure its progress; prepare "
-            f"{MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out above 0",
+            f"{MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out (held_out=…) above 0",
             file=sys.stderr,
         )
     print(

@@ -62,11 +62,11 @@ def evaluate(
         >>> sorted(result.scores["dev"])
         ['accuracy', 'f1_macro']
     """
-    _check_arguments(model, data, task, predictions, on_error)
+    paths = [] if model is None else as_paths(model, "model")
+    _check_arguments(paths, data, task, predictions, on_error)
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
-    paths = as_paths(model or (), "model")
     chosen = measured_task(task, paths, kind, text, pair, label, separator, columns, on_error)
     parts = _gold_sources(chosen, source, part, is_single=predictions is not None)
     if predictions is not None:
@@ -78,7 +78,7 @@ def evaluate(
 
 
 def _check_arguments(
-    model: PathLike | Sequence[PathLike] | None,
+    models: Sequence[Path],
     data: Any,
     task: str | None,
     predictions: PathLike | None,
@@ -90,7 +90,7 @@ def _check_arguments(
     """
     if task is not None and task.lower() == "blimp":
         raise SettingsError("blimp scores pre-trained models, without labels; call bertie.evaluate_blimp")
-    if (not model) == (predictions is None):
+    if (not models) == (predictions is None):
         raise SettingsError("give either a model directory or a file of predictions")
     if predictions and on_error == "skip":
         raise SettingsError("on_error skip: predictions are for all rows; correct the malformed rows")

@@ -234,6 +234,6 @@ def resolve_recipe(
             key = f"phases.{index}.max_seq_length"
             raise SettingsError(
                 f"{init}: the model has {positions} positions, but {key} is {phase.max_seq_length}; "
-                f"pass --set {key}={positions}"
+                f"pass --set {key}={positions} (settings={{{key!r}: {positions}}})"
             )
     return settings

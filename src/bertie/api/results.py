@@ -161,8 +161,12 @@ class FinetuningResult(PretrainingResult):
     """A finished fine-tuning run, which has all of a `PretrainingResult`.
 
     scores       for each dev set, the scores of the kept model by name, in percent
-    predictions  for each dev set, the kept model's predictions in the task's form
-    baselines    for each dev set, the scores of the majority baseline (`Task.majority_baseline`)
+    predictions  for each dev set, the kept model's predictions, in the order of the examples. An array has
+                 the index of each example's class in the model's `labels`, or the index of its choice; a
+                 flag for each of several labels; or a number. Tagging has a list of tags for each
+                 sentence, and question answering an object whose `texts` are the answers.
+    baselines    for each dev set, the scores of the majority baseline, which gives every example the most
+                 frequent answer in training
     calibration  for each dev set, how well the probabilities of a classifier agree with its accuracy
     """
 
@@ -181,7 +185,7 @@ class SearchResult(RunResult):
     metric     the name of this score
     trials     every combination of settings, with the runs and the scores of each
     chosen     the trial with the highest mean score; the model is from its best run
-    baselines  for each dev set, the scores of the majority baseline (`Task.majority_baseline`)
+    baselines  for each dev set, the scores of the majority baseline, as in a `FinetuningResult`
     """
 
     part: str
@@ -213,9 +217,12 @@ class SearchResult(RunResult):
 class EvaluationResult:
     """The scores of a model, or of a file of predictions, on each part of the data.
 
+    Each field is a dict by part. Custom data have one part, "dev".
+
     scores       the scores by name, in percent
-    analyses     scores by label, confusions and mistakes
-    predictions  the predictions in the task's form
+    analyses     the scores of each label (`by_label`), the confusion matrix with gold labels in rows
+                 (`confusion_matrix`), and a sample of the wrong predictions (`mistakes`)
+    predictions  the predictions, as in a `FinetuningResult`
     baselines    scores of the gold majority: the most frequent gold answer, given to every example. The
                  majority baseline of fine-tuning is the most frequent answer in training.
     """

@@ -298,7 +298,8 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
         kind, reason = "a cased", f"{1 - casing.with_case:.0%} of the words have no upper and lower case"
     else:
         kind, reason = "an uncased", f"text is lower-cased, and {loss}"
-    print(f"learning {kind} vocabulary: {reason}; --cased or --uncased overrides this", file=sys.stderr)
+    override = "--cased or --uncased (cased=True, cased=False) overrides this"
+    print(f"learning {kind} vocabulary: {reason}; {override}", file=sys.stderr)
     return casing.needs_cased
 
 

@@ -60,7 +60,9 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
         if Path in members and isinstance(value, PathLike):
             return fspath(value)
         kind = "a path" if Path in members else "a string"
-        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{advise(value)}")
+        is_gpu = name == "device" and isinstance(value, Integral)  # as in pipelines of `transformers`
+        advice = f"; write 'cuda:{value}'" if is_gpu else advise(value)
+        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{advice}")
     if {get_origin(member) or member for member in members} <= {Mapping, NoneType}:
         if isinstance(value, Mapping | None):
             return value

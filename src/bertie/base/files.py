@@ -29,6 +29,13 @@ TEMPORARY_SUFFIX = ".bertie-tmp"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, and of a quota that is used up
 
 
+def given_url(path: Path) -> str | None:
+    """Return the URL that was given in place of a local path, or None."""
+    if path.parts and _PROTOCOL.fullmatch(path.parts[0]) and not Path(path.parts[0]).exists():
+        return re.sub(":/+", "://", str(path), count=1)  # a path has no empty parts
+    return None
+
+
 def local_path(path: str | Path, name: str = "path") -> Path:
     """Return a path, with the home folder in place of a leading `~`.
 
@@ -65,8 +72,7 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
     """
     if path.parts[:1] == ("~",) and not Path("~").exists():  # as after --out=, where shells do not replace it
         raise SettingsError(f"{output or path}: ~ is not replaced by your home folder here; write its path")
-    if path.parts and _PROTOCOL.fullmatch(path.parts[0]) and not Path(path.parts[0]).exists():
-        url = re.sub(":/+", "://", str(output or path), count=1)  # a path has no empty parts
+    if url := given_url(output or path):
         raise SettingsError(f"{url}: this output cannot be a URL; write to a local path and copy it")
     try:
         _exists(temporary_name(path.absolute()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.base.errors import DataError
-from bertie.base.files import local_path
+from bertie.base.files import given_url, local_path
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,18 @@ def as_source(data: Any, name: str) -> Source:
         name: the table's name in messages.
 
     Raises:
-        DataError: `data` is something else or empty, its columns differ in length, or two columns have the
-            same name.
+        DataError: `data` is something else, a URL or empty, its columns differ in length, or two columns
+            have the same name.
 
     Example:
         >>> as_source([{"text": "good", "label": 1}, {"text": "bad", "label": 0}], "train").columns
         {'text': ['good', 'bad'], 'label': [1, 0]}
     """
     if isinstance(data, str | Path):
-        return local_path(data, name)
+        path = local_path(data, name)
+        if url := given_url(path):
+            raise DataError(f"{url}: labelled data are read from local files; download this one first")
+        return path
     columns = _read_columns(data, name)
     table = MemoryTable(name, {column: list(map(_plain, values)) for column, values in columns.items()})
     if len({len(values) for values in table.columns.values()}) > 1:
@@ -76,14 +79,14 @@ def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
         return _read_dataset(data.with_format(None))  # other formats have values of other types
     if library == "datasets" and isinstance(data, Mapping):
         raise DataError(
-            f"{name}: a {type(data).__name__} is not a table; give one of its splits: {', '.join(data)}"
+            f"{name}: {type(data).__name__} is not a table; give one of its splits: {', '.join(data)}"
         )
     if isinstance(data, Mapping):
         for column, values in data.items():
             if not _is_column(values):
                 raise DataError(f"{name}: the column {column!r} is a {type(values).__name__}; give a list")
         return {str(column): values for column, values in data.items()}
-    problem = f"a {type(data).__name__} is not a table"
+    problem = f"{type(data).__name__} is not a table"
     if isinstance(data, Iterable) and not isinstance(data, bytes) and getattr(data, "ndim", 1) > 0:
         rows = list(data)
         others = [i for i, row in enumerate(rows) if not isinstance(row, Mapping)]

@@ -75,7 +75,9 @@ def _stage_output(
     if url in inputs:
         raise SettingsError(f"{url}: would replace the input; choose another name")
     if not force and RemotePath(f"{url}/{last}" if last else str(url)).exists():
-        raise SettingsError(f"{url}: exists already; choose another URL, or replace it with --force")
+        raise SettingsError(
+            f"{url}: exists already; choose another URL, or replace it with --force (force=True)"
+        )
     check_writable(url, is_directory=bool(last))
     with lock_output(cache_directory(url) / url.name, force=True, replaces=replaces) as local:
         yield local
@@ -134,7 +136,9 @@ def check_output(
     if path.is_dir() and not any(path.iterdir()):
         return
     if not force:
-        raise SettingsError(f"{path}: exists already; choose another name, or replace it with --force")
+        raise SettingsError(
+            f"{path}: exists already; choose another name, or replace it with --force (force=True)"
+        )
     if replaces and not any((path / name).exists() for name in replaces):
         raise SettingsError(
             f"{path}: has no {' or '.join(replaces)}, so --force does not replace it; choose another name"

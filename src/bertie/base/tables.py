@@ -325,7 +325,7 @@ def _check_text_columns(path: Path, columns: Mapping[str, str], schema: Any) -> 
 
     for column, option in columns.items():
         if column not in schema.names:
-            raise missing_column(str(path), column, schema.names, f"; choose one with {option} NAME")
+            raise missing_column(str(path), column, schema.names, f"; choose one with {option}")
         dtype = schema.field(column).type
         if pyarrow.types.is_dictionary(dtype):
             dtype = dtype.value_type

@@ -113,7 +113,8 @@ def list_items(values: Any, name: str, expected: str) -> list[Any]:
     if isinstance(values, bytes | bytearray):
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; decode them to a string")
     if isinstance(values, Mapping) or hasattr(type(values), "columns"):
-        raise DataError(f"{name}: expected {expected}, got {_kind(values)}; pass a list")
+        remedy = "pass a list" if isinstance(values, Mapping) else "pass one of its columns"
+        raise DataError(f"{name}: expected {expected}, got {_kind(values)}; {remedy}")
     if isinstance(values, str | Set) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}")
     return list(values.to_pylist() if hasattr(values, "to_pylist") else values)  # pyarrow's arrays

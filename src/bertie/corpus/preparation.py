@@ -296,7 +296,8 @@ class _Preparation:
                 again = "run again with --force (force=True)"
                 if len(indices) < len(tasks):  # of another job
                     again = f"remove {self.output} and run all parts again"
-                raise DataError(f"{error}; then {again}, or skip such inputs with --on-error skip") from None
+                skip = "skip such inputs with --on-error skip (on_error='skip')"
+                raise DataError(f"{error}; then {again}, or {skip}") from None
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:

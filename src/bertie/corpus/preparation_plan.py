@@ -94,7 +94,8 @@ def is_prepared(output: Path, plan: dict[str, Any], force: bool) -> bool:
         remove_directory(parts)
     if has_same_plan:
         return is_finished
-    remedy = "remove it" if "jobs" in plan else "replace it with --force"  # other jobs may write there
+    # Other jobs may write there.
+    remedy = "remove it" if "jobs" in plan else "replace it with --force (force=True)"
     if force:
         discard(output)
     elif is_finished:

@@ -86,7 +86,9 @@ def staged_output(target: Path, force: bool, last: str) -> Iterator[Path]:
         yield target
         return
     if not force and RemotePath(f"{target}/{last}").exists():
-        raise SettingsError(f"{target}: exists already; choose another URL, or replace it with --force")
+        raise SettingsError(
+            f"{target}: exists already; choose another URL, or replace it with --force (force=True)"
+        )
     check_writable(target, is_directory=True)
     folder = cache_directory(target) / "output"
     yield folder

@@ -47,7 +47,7 @@ def _parse_json_line(source: Source, line: bytes, index: int) -> str | None:
         raise source.malformed(index, problem) from None
     except (KeyError, TypeError, AttributeError, RecursionError):
         expected = f'expected a JSON object with a string under "{source.column}"'
-        problem = f"{expected}; fix the line, or choose another key with --column KEY"
+        problem = f"{expected}; fix the line, or choose another key with --column KEY (column='KEY')"
         raise source.malformed(index, problem) from None
     return str(text) if source.selects(row, index) else None
 
@@ -74,7 +74,7 @@ def _read_delimited(source: Source, delimiter: str) -> Iterator[Document]:
         for number, row in parse_csv(lines, str(source.path), delimiter, skip):
             for column, option in source.columns.items():
                 if column not in row:
-                    advice = f"; choose one with {option} NAME"
+                    advice = f"; choose one with {option}"
                     raise missing_column(str(source.path), column, list(row), advice)
             is_empty = False
             text = row[source.column]

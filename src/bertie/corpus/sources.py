@@ -71,8 +71,10 @@ class Source:
     @property
     def columns(self) -> dict[str, str]:
         """The columns to read, with the options that name them."""
-        columns = {self.column: "--column"}
-        return columns | {self.language.name: "--language-column"} if self.language else columns
+        columns = {self.column: "--column NAME (column='NAME')"}
+        if self.language:
+            columns[self.language.name] = "--language-column NAME (language_column='NAME')"
+        return columns
 
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
         """Yield the lines that begin at `start` or later, including those beyond `stop`.

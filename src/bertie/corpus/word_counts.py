@@ -125,7 +125,7 @@ def _count(
                 done += sizes[index]
                 progress.update(-(-done // size), {"unique words": len(table)})
         except InputError as error:
-            raise DataError(f"{error}; or skip such inputs with --on-error skip") from None
+            raise DataError(f"{error}; or skip such inputs with --on-error skip (on_error='skip')") from None
     if not len(table) and language:
         problem = f"no document of language {language.code} has text"
         raise DataError(f"{problem}; add such documents, or leave this language out")

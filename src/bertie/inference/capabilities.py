@@ -66,8 +66,10 @@ def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
     if reads_pairs(metadata) in (are_pairs, None):
         return
     if are_pairs:
-        raise SettingsError("the model was fine-tuned on single texts; leave out the second text (pair)")
-    raise SettingsError("the model was fine-tuned on pairs of texts; give the second text too (pair)")
+        raise SettingsError(
+            "the model was fine-tuned on single texts; leave out the second text (pair, pairs)"
+        )
+    raise SettingsError("the model was fine-tuned on pairs of texts; give the second text too (pair, pairs)")
 
 
 def resolve_max_seq_length(metadata: ModelMetadata) -> int:

@@ -145,7 +145,7 @@ class TextFeatures:
 
     Attributes:
         columns: names of the C columns, such as `layer_12`.
-        vectors: float32 (C, P, W).
+        vectors: float32 (C, P, W), a vector of W numbers for each token or word.
         tokens: the P WordPiece tokens, or words.
     """
 
@@ -193,7 +193,9 @@ class Features:
         return TextFeatures(self.columns, self.vectors[:, first:end], self.tokens[first:end])
 
     def __repr__(self) -> str:
-        return f"Features({len(self)} texts, columns={self.columns}, vectors={self.vectors.shape})"
+        return (
+            f"Features({count_noun(len(self), 'text')}, columns={self.columns}, vectors={self.vectors.shape})"
+        )
 
 
 def encode_texts(

@@ -86,24 +86,26 @@ class Predictor:
     - `embed`, `features`: every PyTorch model, and exported encoders
     - `attention`: every PyTorch model
 
-    Every method except `attention` takes one text (a string) and returns one result, or takes a list
-    of texts and returns the results in the same order. Texts that come in pairs are two strings, or
-    two lists of equal length. Other types raise DataError. Most results are dataclasses, which a
-    notebook shows as tables; `embed` returns an array, and `regress` and `next_sentence` return
-    numbers.
+    Every method except `attention` takes one text (a string) and returns its result, or takes a list
+    of texts and returns their results in the same order. A column of a DataFrame, a numpy array or an
+    iterator serves as a list. Texts that come in pairs are two strings, or two lists of equal length.
+    Other types raise DataError.
 
-    Threads may share a predictor. It can be pickled for another process, which loads its directory again. In
-    a process that was forked after a model was loaded, PyTorch computes in one thread, and the exported
-    models of the parent can hang; load those in the new process.
+    `embed` returns an array, and `regress` and `next_sentence` return numbers. The results of most
+    other methods are tuples of dataclasses, such as `Label`. A notebook shows the result for one text
+    as a table, and `pandas.DataFrame(result)` has the same columns.
+
+    Threads may share a predictor, and its copies share its weights. It can be pickled for another process,
+    which loads its directory again. In a process that was forked after a model was loaded, PyTorch computes
+    in one thread, and the exported models of the parent can hang; load those in the new process.
 
     Attributes:
         path: the model directory.
         engine: computes the model, in PyTorch, ONNX Runtime or OpenVINO.
         config: configuration of the network.
-        labels: labels of a classifier, in the order of its logits.
+        labels: labels of a classifier, in the order of its logits. They are strings, also where the
+            training data had numbers or flags.
         tokenizer: the tokenizer of the model.
-        max_seq_length: maximum number of tokens that the model reads at once. Longer texts are
-            truncated, or cut into windows of this length.
         num_truncated: number of texts, or pairs of texts, that were truncated since the model was loaded.
     """
 
@@ -115,19 +117,37 @@ class Predictor:
         self.config = self._metadata.config
         self.labels = self._metadata.labels
         self.tokenizer = self._metadata.tokenizer
-        self.max_seq_length = resolve_max_seq_length(self._metadata)
+        self._max_seq_length = resolve_max_seq_length(self._metadata)
         self.num_truncated = 0
 
     def __repr__(self) -> str:
         return f"Predictor({str(self.path)!r}, {self.engine.architecture})"
 
     def __reduce__(self) -> tuple[type["Predictor"], tuple[Path, str, Precision, bool], dict[str, int]]:
-        return Predictor, self._arguments, {"max_seq_length": self.max_seq_length}  # which may be set
+        return Predictor, self._arguments, {"_max_seq_length": self._max_seq_length}
 
     def __copy__(self) -> "Predictor":  # with the same engine; without this, `copy` would call `__reduce__`
         copied = object.__new__(Predictor)
         copied.__dict__ |= self.__dict__
         return copied
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "Predictor":  # likewise: no method changes the engine
+        return self.__copy__()
+
+    @property
+    def max_seq_length(self) -> int:
+        """The maximum number of tokens that the model reads at once.
+
+        Longer texts are truncated, or cut into windows of this length. It may be set, up to the number of
+        positions of the model. `embed` truncates at the length in `embedding` instead, and `answer` reads
+        windows of the length of its fine-tuning, or of 384 tokens.
+        """
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        limit = self.config.max_position_embeddings
+        self._max_seq_length = check_integer("max_seq_length", length, minimum=3, maximum=limit)
 
     @property
     def method(self) -> Method | None:

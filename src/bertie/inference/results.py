@@ -78,7 +78,12 @@ class MaskPrediction(Result):
 
 @dataclass(frozen=True, repr=False)
 class Label(Result):
-    """A label of a text, and its probability."""
+    """A label of a text.
+
+    Attributes:
+        label: the label itself.
+        score: its probability.
+    """
 
     label: str
     score: float
@@ -105,7 +110,13 @@ class Entity(Result):
 
 @dataclass(frozen=True, repr=False)
 class TaggedWord(Result):
-    """A word, its most likely tag, and the probability of the tag."""
+    """A word of a text, with its most likely tag.
+
+    Attributes:
+        word: the word as it is written in the text.
+        tag: the tag, such as `B-LOC`.
+        score: probability of the tag.
+    """
 
     word: str
     tag: str

@@ -64,9 +64,8 @@ def describe_truncated(
             tokens, cannot train on windows.
     """
     part = "middles" if how and how.method == "head-tail" else "ends"
-    remedy = (
-        "; to read them whole, fine-tune with --set long_texts=windows" if how and pooling == "pooler" else ""
-    )
+    windows = "; to read them whole, fine-tune with --set long_texts=windows (long_texts='windows')"
+    remedy = windows if how and pooling == "pooler" else ""
     return f"texts longer than {max_seq_length} tokens, whose {part} are ignored: {number}{remedy}"
 
 

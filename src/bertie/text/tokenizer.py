@@ -121,6 +121,9 @@ class Tokenizer:
             raise SettingsError(f"added_tokens: add these to the vocabulary first: {', '.join(missing)}")
         self.added_tokens = tuple(sorted(tokens, key=lambda token: vocabulary.ids[token.content]))
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({len(self.vocabulary):,} tokens, {'uncased' if self.lowercase else 'cased'})"
+
     def replace(self, vocabulary: Vocabulary | None = None, lowercase: bool | None = None) -> "Tokenizer":
         """Return a copy with another vocabulary or another casing.
 

@@ -67,6 +67,9 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} tokens)"
+
     @property
     def is_cased(self) -> bool:
         """Whether any token has an upper-case letter.

@@ -34,7 +34,7 @@ class HeldOut:
         if not corpus.held_out:
             raise DataError(
                 f"{corpus.path}: no held-out documents to evaluate the model on; prepare the corpus again "
-                f"with a larger fraction of them (--held-out 0.1), or from more documents"
+                f"with a larger fraction of them (--held-out 0.1, held_out=0.1), or from more documents"
             )
         counts = unigram_counts(corpus.train, len(vocabulary))
         self._batches: list[list[PackedBatch]] = []

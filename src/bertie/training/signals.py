@@ -19,7 +19,7 @@ class Stopped(Exception):  # noqa: N818 (not an error)
     """
 
     def __init__(self, number: int, directory: Path, advice: str = "") -> None:
-        advice = advice or f"call again with out={str(directory)!r} and resume=True to continue"
+        advice = advice or f"repeat the call with out={str(directory)!r} and resume=True to continue"
         super().__init__(f"{signal.Signals(number).name} stopped the run, saved in {directory}; {advice}")
         self.number = number
         self.directory = directory
