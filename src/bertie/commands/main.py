@@ -17,6 +17,7 @@ import typer
 
 from bertie.base.environment import install_command, let_main_process_report
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError, escape_line_breaks
+from bertie.base.files import FULL_DISK
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
@@ -175,30 +176,31 @@ def main() -> None:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
-class _Terminal(FileIO):
-    """The terminal under standard output or error.
+class _Log(FileIO):
+    """Standard error, or a terminal under standard output.
 
-    After it was closed, all that is printed there is lost, and the command continues.
+    What is printed after the terminal was closed, or to a log on a full disk, is lost, and the command
+    continues.
     """
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in (errno.EIO, *FULL_DISK):
                 raise
             return len(data)
 
 
 def _prepare_streams() -> None:
-    """Make standard error a stream if it is closed, and let a command outlive its terminal."""
+    """Make standard error a stream if it is closed, and let no command stop because its log is lost."""
     if sys.stderr is None:  # as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and stream.isatty():
-            terminal = BufferedWriter(_Terminal(stream.fileno(), "w", closefd=False))
-            setattr(sys, name, TextIOWrapper(terminal, stream.encoding, stream.errors, line_buffering=True))
+        if stream is not None and (stream.isatty() or stream is sys.__stderr__):
+            log = BufferedWriter(_Log(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, TextIOWrapper(log, stream.encoding, stream.errors, line_buffering=True))
 
 
 def _check_current_folder() -> None:
