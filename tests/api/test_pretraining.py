@@ -338,6 +338,21 @@ def test_resume_reports_damaged_arguments(corpus, arguments):
         bertie.pretrain(out="run", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("arguments.json", r"not valid JSON \(.*\); restore it, or start again"),
+        ("settings.toml", "changed since the run wrote it; restore it, or"),
+    ],
+)
+def test_resume_reports_a_truncated_file(corpus, file, message):
+    bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    path = Path("run") / file
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(bertie.BertieError, match=f"run/{file}: {message}"):
+        bertie.pretrain(out="run", resume=True)
+
+
 @pytest.mark.parametrize("command", [bertie.pretrain, bertie.finetune])
 def test_empty_settings_of_a_run_are_reported(command):
     Path("run").mkdir()

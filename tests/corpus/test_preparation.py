@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.locks import lock_directory
 from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
 from bertie.corpus.part_writer import write_hashes
-from bertie.corpus.preparation import PreparationOptions, prepare, read_skipped
+from bertie.corpus.preparation import PreparationOptions, prepare, prepare_part, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard, cut_blocks
 from bertie.text.sentences import split_sentences
@@ -165,6 +166,7 @@ def test_killed_worker_does_not_change_the_bytes(
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from bertie.corpus import assembly, input_splits, part_writer, preparation
 
 input_splits.TASK_BYTES = 4000
@@ -413,6 +415,24 @@ def test_run_stopped_by_bad_input_resumes_and_skips_it(
     clean.write_bytes(b"".join(bad.splitlines(keepends=True)[2:]))
     expected = prepare([clean, tmp_path / "good.jsonl"], tokenizer, tmp_path / "clean", workers=1)
     assert manifest == expected.model_copy(update={"skipped": manifest.skipped})
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_input_that_changes_while_it_is_read_is_reported(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    file, output, write_part = tmp_path / "a.jsonl", tmp_path / "corpus", preparation.write_part
+    file.write_bytes(inputs[0].read_bytes())
+
+    def change_and_write(*arguments: Any) -> Any:
+        file.write_bytes(inputs[0].read_bytes() * 2)
+        return write_part(*arguments)
+
+    monkeypatch.setattr(preparation, "write_part", change_and_write)
+    remedy = "remove .*corpus and run all parts again" if jobs else "run again with --force"
+    command = partial(prepare_part, job=1, jobs=jobs, options=PreparationOptions()) if jobs else prepare
+    with pytest.raises(DataError, match=rf"a\.jsonl: changed after it was listed; {remedy}"):
+        command([file], tokenizer, output, workers=1)
 
 
 def test_a_skipped_file_has_one_line_whatever_its_name(

@@ -153,6 +153,10 @@ def run_job(job: "Job") -> int:
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     sys.stdout = sys.stderr = log
+    if job.terminal:
+        for number in (1, 2):
+            os.dup2(os.open(job.terminal, os.O_WRONLY | os.O_NOCTTY), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if job.read_only:
         mount_read_only(job.read_only)

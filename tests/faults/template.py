@@ -32,6 +32,7 @@ class Job:
     files      the largest number of open files; 0 for no limit
     read_only  a folder on which an empty read-only file system is mounted
     clock      seconds that are added to the clock
+    terminal   a terminal that gets standard output and standard error in place of the log
     disk_bytes free bytes of a disk on which the command runs twice (small_disk.py); None for no disk
     """
 
@@ -44,6 +45,7 @@ class Job:
     files: int = 0
     read_only: str = ""
     clock: float = 0.0
+    terminal: str = ""
     disk_bytes: int | None = None
 
 

@@ -143,3 +143,11 @@ def test_full_disk_under_standard_output_is_reported(folder: Path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("bertie: the disk is full; free")
+
+
+def test_full_disk_under_standard_error_stops_nothing(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [*BERTIE, "vocab", "text.txt", "--size", "100", "--workers", "1", "--out", "logged"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=folder)
+    assert (done.returncode, done.stdout) == (0, "logged\n")
+    assert (folder / "logged" / "vocab.txt").exists()

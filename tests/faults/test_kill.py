@@ -1,5 +1,6 @@
 """A pre-training run that is killed or stopped resumes as if nothing had happened."""
 
+import os
 import random
 import signal
 import time
@@ -10,6 +11,7 @@ from tests.faults.runs import (
     assert_same_run,
     changed_since,
     count_logged_lines,
+    fork_bertie,
     fork_pretraining,
     wait_until,
 )
@@ -69,3 +71,27 @@ def test_signal_saves_and_sets_the_exit_status(folder: Path, number: int) -> Non
     process.join()
     assert process.exitcode == 0
     assert_same_run(folder / run, folder / "undisturbed")
+
+
+@pytest.mark.parametrize("sends_signal", [False, True])
+def test_run_outlives_its_terminal(folder: Path, sends_signal: bool) -> None:
+    """It continues if it ignores SIGHUP, as after `disown`; otherwise it saves its state."""
+    name = f"closed-{sends_signal}"
+    run = folder / name
+    ours, theirs = os.openpty()
+    arguments = ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", name, "--set", "save_every=0"]
+    process = fork_bertie(folder, *arguments, terminal=os.ttyname(theirs))
+    wait_until(lambda: count_logged_lines(run) >= 3)
+    os.close(ours)
+    os.close(theirs)
+    if sends_signal:
+        process.kill(signal.SIGHUP)
+        process.kill(signal.SIGHUP)
+        assert process.join() == 128 + signal.SIGHUP
+        assert (run / "checkpoints").is_dir()
+        assert not (run / "model").exists()
+        process = fork_pretraining(folder, name, "--resume")
+    assert process.join() == 0
+    assert (run / "model").is_dir()
+    weights = [path / "model" / "model.safetensors" for path in (run, folder / "undisturbed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()

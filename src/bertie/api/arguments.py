@@ -19,7 +19,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
 from bertie.base.files import read_json
 from bertie.base.processors import available_cpus
-from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_toml
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_settings
 from bertie.base.storage import as_path
 from bertie.base.texts import list_items
 
@@ -114,15 +114,15 @@ def recorded_arguments(run: Path) -> Tree:
         DataError: arguments.json is not JSON.
         SettingsError: an argument has a wrong type.
     """
-    path = run / ARGUMENTS_FILE
-    content = read_json(path) if path.exists() else {}
+    path, remedy = run / ARGUMENTS_FILE, "restore it, or start again in another directory"
     try:
+        content = read_json(path) if path.exists() else {}
         return _RecordedArguments.model_validate(content).model_dump(exclude_unset=True)
     except pydantic.ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"])) or "the content"
-        raise SettingsError(
-            f"{path}: damaged ({key}); restore it, or start again in another directory"
-        ) from None
+        raise SettingsError(f"{path}: damaged ({key}); {remedy}") from None
+    except DataError as error:
+        raise DataError(f"{error}; {remedy}") from None
 
 
 def check_command(run: Path, command: Literal["pretrain", "finetune", "search"]) -> None:
@@ -132,7 +132,7 @@ def check_command(run: Path, command: Literal["pretrain", "finetune", "search"])
         SettingsError: it is of another one, or its settings are damaged.
     """
     if (run / SETTINGS_FILE).exists():
-        keys = read_toml(run / SETTINGS_FILE).keys()
+        keys = read_settings(run / SETTINGS_FILE).keys()
         found = "pretrain" if "phases" in keys else "search" if "learning_rates" in keys else "finetune"
         if found == "finetune" and "epochs" not in keys:
             raise SettingsError(

@@ -72,7 +72,7 @@ def pretrain(
         SettingsError: a setting is unknown or does not fit the corpus, or `out` holds another run.
         DataError: the corpus is missing or damaged.
         ModelError: `init` does not fit the settings.
-        Stopped: SIGINT or SIGTERM came; the run is saved and can be resumed.
+        Stopped: SIGINT, SIGTERM or SIGHUP came; the run is saved and can be resumed.
 
     Example:
         >>> run = bertie.pretrain("recipe.toml", corpus="corpus", out="run", batch_size=8)

@@ -83,7 +83,7 @@ def search(
     Raises:
         SettingsError: there is no dev set, a setting is unknown, or `finetuning` sets what the grid varies.
         DataError, ModelError: the data or the model cannot be read.
-        Stopped: SIGINT or SIGTERM came; the search is saved and can be resumed.
+        Stopped: SIGINT, SIGTERM or SIGHUP came; the search is saved and can be resumed.
 
     Example:
         >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}] * 8

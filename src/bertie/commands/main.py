@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,7 @@ import typer
 
 from bertie.base.environment import install_command, let_main_process_report
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError, escape_line_breaks
+from bertie.base.files import FULL_DISK
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
@@ -125,8 +127,7 @@ def main() -> None:
     Exit with 0, with 2 on an error that the user can fix, or with 128 + n after signal n. Like other
     programs, it counts as stopped by SIGPIPE if the reader of its output is gone (`bertie … | head`).
     """
-    if sys.stderr is None:  # closed, as by `2>&-`
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    _prepare_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
         signal.signal(signal.SIGINT, _interrupt)
     atexit.register(gc.freeze)  # or Python searches all that was imported several times, which takes 0.3 s
@@ -173,6 +174,33 @@ def main() -> None:
     finally:  # while Python exits, which takes a while, Ctrl-C ends the process without a traceback
         if signal.getsignal(signal.SIGINT) is _interrupt:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+class _Log(FileIO):
+    """Standard error, or a terminal under standard output.
+
+    What is printed after the terminal was closed, or to a log on a full disk, is lost, and the command
+    continues.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EIO, *FULL_DISK):
+                raise
+            return len(data)
+
+
+def _prepare_streams() -> None:
+    """Make standard error a stream if it is closed, and let no command stop because its log is lost."""
+    if sys.stderr is None:  # as by `2>&-`
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and (stream.isatty() or stream is sys.__stderr__):
+            log = BufferedWriter(_Log(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, TextIOWrapper(log, stream.encoding, stream.errors, line_buffering=True))
 
 
 def _check_current_folder() -> None:

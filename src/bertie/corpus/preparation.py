@@ -13,6 +13,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -275,7 +276,11 @@ class _Preparation:
         return tasks
 
     def write_parts(self, tasks: Sequence[Task], indices: range) -> None:
-        """Write the parts with these indices that do not exist yet."""
+        """Write the parts with these indices that do not exist yet.
+
+        Raises:
+            DataError: an input cannot be read, or changes before it is read.
+        """
         parts = {index: part_directory(self.output / "parts", index) for index in indices}
         sizes = {index: sum(split.size for split in tasks[index].splits) for index in indices}
         missing = [index for index, part in parts.items() if not part.exists()]
@@ -285,19 +290,31 @@ class _Preparation:
         column, on_error = self.options.column, self.options.on_error
         context = TaskContext(self.output / "tokenizer", self.tokenizer.fingerprint, column, on_error)
         arguments = [(parts[index], tasks[index]) for index in missing]
+        stamps = {split.path: _stamp(split.path) for _, task in arguments for split in task.splits}
+        again = "run again with --force (force=True)"
+        if indices.step > 1:  # the other parts are of other jobs
+            again = f"remove {self.output} and run all parts again"
         if arguments:
             load_tokenizer(context)  # compiles the kernels once, if need be, and not in every worker
         with Progress("preparing documents", total, unit, done=-(-done // size)) as progress:
             try:
                 for position, _ in run_tasks(partial(write_part, context), arguments, self.workers):
+                    for split in arguments[position][1].splits:
+                        if _stamp(split.path) not in (None, stamps[split.path]):
+                            raise DataError(f"{split.path}: changed after it was listed; {again}")
                     done += sizes[missing[position]]
                     progress.update(-(-done // size))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
-                again = "run again with --force (force=True)"
-                if len(indices) < len(tasks):  # of another job
-                    again = f"remove {self.output} and run all parts again"
                 skip = "skip such inputs with --on-error skip (on_error='skip')"
                 raise DataError(f"{error}; then {again}, or {skip}") from None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of the last change of a file; None if it is gone."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+    return None
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:

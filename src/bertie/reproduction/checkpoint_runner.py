@@ -95,7 +95,7 @@ def reproduce(
         SettingsError: the budget is too small, the data hold no task of the table, or `out` holds the
             table of another model or of other data, or with another budget.
         DataError, ModelError: the data or the model cannot be read.
-        Stopped: SIGINT or SIGTERM came; the same call resumes the table.
+        Stopped: SIGINT, SIGTERM or SIGHUP came; the same call resumes the table.
 
     Example:
         >>> scores = bertie.reproduce("table4", model="run/model", data="data", out="tables")

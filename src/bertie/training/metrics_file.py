@@ -32,9 +32,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         row = _parse_row(line)
         if row is None:
-            raise DataError(
-                f"{path}, line {number}: not a row of metrics; remove the line or restore the file"
-            )
+            raise DataError(f"{path}, line {number}: not a row of metrics; restore the file from a copy")
         rows.append(row)
     return rows if last_row is None else [*rows, last_row]
 

@@ -1,4 +1,4 @@
-"""Stop a run between two steps on Ctrl-C or SIGTERM, so that it can be saved."""
+"""Stop a run between two steps on a signal, so that it can be saved."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
-    """SIGINT (Ctrl-C) or SIGTERM stopped a run, which is saved and can be resumed.
+    """SIGINT (Ctrl-C), SIGTERM or SIGHUP stopped a run, which is saved and can be resumed.
 
     The message says how.
 
@@ -38,9 +38,12 @@ class StopRequest:
         """Record the signal, so that the run stops after this step.
 
         A second signal of the same kind has its default action, which stops the process even inside
-        compiled code. In an interactive session, which must survive, it raises KeyboardInterrupt.
+        compiled code. In an interactive session, which must survive, it raises KeyboardInterrupt. A second
+        SIGHUP changes nothing, because the shell of a closed terminal sends it again.
         """
         self.number = number
+        if number == signal.SIGHUP:
+            return
         is_interactive = hasattr(sys, "ps1")  # a notebook, IPython or a Python prompt
         default = signal.default_int_handler if number == signal.SIGINT and is_interactive else signal.SIG_DFL
         signal.signal(number, default)
@@ -48,15 +51,19 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Record the first SIGINT or SIGTERM in the block; keep the process running.
+    """Record the first SIGINT, SIGTERM or SIGHUP in the block; keep the process running.
 
-    Outside the main thread, where Python allows no signal handlers, no signal is recorded.
+    SIGHUP says that the terminal was closed, and `nohup` ignores it. Outside the main thread, where
+    Python allows no signal handlers, no signal is recorded.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    previous = {number: signal.signal(number, request.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, request.receive) for number in numbers}
     try:
         yield request
     finally:

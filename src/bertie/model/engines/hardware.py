@@ -105,8 +105,8 @@ def _is_bfloat16_faster() -> bool:
 
     Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
     some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The
-    measurement takes some 30 ms. The fastest of five alternating rounds counts, so other programs hardly
-    matter.
+    measurement takes some 30 ms. The fastest of five alternating rounds counts, and only the time in which
+    the processor works for this thread, so that a run beside other programs has the same precision.
     """
     a = torch.ones(512, 512)
     matrices = {dtype: a.to(dtype) for dtype in (torch.float32, torch.bfloat16)}
@@ -114,9 +114,9 @@ def _is_bfloat16_faster() -> bool:
     with torch.inference_mode():
         for _ in range(5):
             for dtype, matrix in matrices.items():
-                started = time.perf_counter()
+                started = time.thread_time()
                 multiply(matrix, matrix)
-                seconds[dtype] = min(seconds[dtype], time.perf_counter() - started)
+                seconds[dtype] = min(seconds[dtype], time.thread_time() - started)
     return seconds[torch.float32] > BFLOAT16_GAIN * seconds[torch.bfloat16]
 
 
