@@ -224,7 +224,7 @@ def test_run_killed_after_the_manifest_leaves_no_parts(
     expected: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = (inputs, tokenizer, tmp_path / "corpus", 1, 0.1)
+    arguments = (inputs, tokenizer, tmp_path / "corpus", 1, HOLD_OUT_A_TENTH)
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "remove_directory", _interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -262,7 +262,7 @@ def test_run_does_not_resume_after_a_change(
 
     def assert_refused(**options: Any) -> None:
         with pytest.raises(DataError, match="an unfinished corpus of other inputs or settings"):
-            prepare(files, tokenizer, tmp_path / "corpus", 1, **options)
+            prepare(files, tokenizer, tmp_path / "corpus", 1, PreparationOptions(**options))
 
     for change in ({"column": "body"}, {"format": "jsonl"}, {"language": "de"}):
         assert_refused(**change)
