@@ -39,8 +39,10 @@ def test_existing_output_needs_force(tmp_path, kind):
     assert inner.read_text() == "mine"
 
 
-def test_empty_directory_is_accepted(tmp_path):
+def test_only_an_empty_directory_is_accepted(tmp_path):
     check_output(tmp_path, force=False)
+    (tmp_path / "file").touch()
+    assert error(tmp_path).startswith("exists already")
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -79,6 +81,7 @@ def test_output_that_contains_an_input_is_refused(tmp_path):
 def test_output_inside_an_input_folder_is_accepted(tmp_path):
     (tmp_path / "text.txt").write_text("text")
     check_output(tmp_path / "tokenizer", force=False, inputs=[tmp_path])
+    assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_force_replaces_only_directories_that_the_command_wrote(tmp_path):
