@@ -97,8 +97,9 @@ def test_a_phase_is_measured_up_to_a_micro_batch(corpus_path, tiny_settings):
         sample = planning._sample_phase(replace(setup, settings=changed), 0, steps=10)
         assert [len(batch) for batch in sample.batches] == sizes
     assert sample.batches[1].num_tokens == examples.bounds[4]
-    evaluations = 3  # after steps 4, 8 and 10, each of 32 examples
-    assert sample.evaluation_tokens == round(evaluations * 32 * examples.bounds[16] / 16)
+    for steps, evaluations in ((10, 3), (8, 2)):  # after steps 4 and 8, and after the last one
+        sample = planning._sample_phase(setup, 0, steps)
+        assert sample.evaluation_tokens == round(evaluations * 32 * examples.bounds[16] / 16)
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def _sample_phase(setup: PretrainingSetup, phase: int, steps: int) -> PhaseSampl
     while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
         batches.append(pack_range(examples, 0, size))
         size *= BATCH_GROWTH
-    evaluations = 1 + (steps // settings.evaluate_every if settings.evaluate_every else 0)
+    evaluations = -(-steps // settings.evaluate_every) if settings.evaluate_every else 1
     mean_length = examples.bounds[-1] / len(examples)
     evaluation_tokens = round(evaluations * settings.held_out_examples * mean_length)
     return PhaseSample(steps, batch_size, batches, evaluation_tokens)
