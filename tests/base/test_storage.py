@@ -333,6 +333,7 @@ def test_url_keeps_its_form() -> None:
 @pytest.mark.parametrize("path", ["/a/b.txt", "/a b/100 %/é.txt", "/a%20b"])
 def test_url_of_a_local_file_is_its_path(path: str) -> None:
     assert as_path(Path(path).as_uri()) == Path(path)
+    assert as_path(Path(path).as_uri().replace("//", "//localhost", 1)) == Path(path)
     assert not isinstance(as_path(f"FILE://{path}"), RemotePath)
 
 

@@ -202,8 +202,9 @@ def as_path(path: str | Path, name: str = "path") -> Path:
     """
     if not isinstance(path, str) or not (match := _URL.match(path)):
         return local_path(path, name)
-    if match[1].lower() == "file":
-        return Path(unquote(path[match.end() :]))  # as `Path.as_uri` writes it
+    if match[1].lower() == "file":  # with characters encoded, as `Path.as_uri` writes them
+        local = unquote(path[match.end() :])
+        return Path(local.removeprefix("localhost") if local.startswith("localhost/") else local)  # RFC 8089
     return RemotePath(path)
 
 
