@@ -14,6 +14,7 @@ from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.ensemble import load_ensemble, predict_ensemble
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER
@@ -161,6 +162,17 @@ def test_models_of_another_problem_type_are_an_error(tmp_path):
         f"{paths[1]}: the model was fine-tuned for multi label classification, but {paths[0]} for single "
         f"label classification; give models that were fine-tuned on the same task"
     )
+
+
+def test_models_with_and_without_a_null_threshold_are_an_error(tmp_path):
+    """The result depended on their order."""
+    paths = [save_small(tmp_path, kind) for kind in ("squad-v1", "squad-v2")]
+    for first, second in (paths, paths[::-1]):
+        message = f"^{second}: only one of this model and {first} was fine-tuned on questions without an"
+        with pytest.raises(ModelError, match=message):
+            load_ensemble(CustomQuestionAnswering(), [first, second], "cpu")
+    for task in (find_task("squad-v1"), find_task("squad-v2")):  # decides whether questions have no answer
+        assert len(load_ensemble(task, paths, "cpu")) == 2
 
 
 def test_models_with_other_labels_are_an_error(tmp_path):

@@ -32,8 +32,8 @@ def load_ensemble(
     It takes the arguments of `load_for_task`, and raises the same errors.
 
     Raises:
-        ModelError: the models have different labels or problem types, or one of several is an encoder
-            without a head.
+        ModelError: the models have different labels or problem types, only some of them can reject a
+            question, or one of several is an encoder without a head.
     """
     models = [load_for_task(task, path, device, precision, max_seq_length) for path in paths]
     first = models[0].task
@@ -45,6 +45,11 @@ def load_ensemble(
             raise ModelError(
                 f"{path}: the model was fine-tuned for {own_type}, but {paths[0]} for {first_type}; "
                 f"give models that were fine-tuned on the same task"
+            )
+        if (model.task.null_threshold is None) != (first.null_threshold is None):
+            raise ModelError(
+                f"{path}: only one of this model and {paths[0]} was fine-tuned on questions without an "
+                f"answer; give models that were fine-tuned on the same task"
             )
         if set(model.task.labels) != set(first.labels):
             raise ModelError(
