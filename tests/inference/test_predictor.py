@@ -513,6 +513,16 @@ def test_a_context_without_words_has_no_answer(load):
         assert load(kind).answer(QUESTION, " ", 3) == (Answer("", 0, 0, 1.0),)
 
 
+def test_answers_are_read_in_windows_of_max_seq_length(tmp_path):
+    model = bertie.load(save_small(tmp_path, "squad-v1"))
+    recorded = bertie.load(save_small(tmp_path / "recorded", "squad-v1", max_seq_length=20))
+    assert model.max_seq_length == min(384, model.config.max_position_embeddings)
+    context = "the cat sat on the mat. " * 10
+    whole = model.answer(QUESTION, context, 3)
+    model.max_seq_length = 20
+    assert model.answer(QUESTION, context, 3) == recorded.answer(QUESTION, context, 3) != whole
+
+
 def test_an_answer_at_the_end_of_a_long_context_is_found(load):
     model = load("squad-v1")
     (short,) = model.answer(QUESTION, CONTEXT)

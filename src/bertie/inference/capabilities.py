@@ -73,8 +73,14 @@ def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
 
 
 def resolve_max_seq_length(metadata: ModelMetadata) -> int:
-    """Return the maximum number of tokens that a model reads at once."""
-    return metadata.max_seq_length or metadata.config.max_position_embeddings
+    """Return the maximum number of tokens that a model reads at once.
+
+    It is recorded in fine-tuning. A question-answering model from elsewhere reads at most 384 tokens, the
+    default of run_squad.py.
+    """
+    positions = metadata.config.max_position_embeddings
+    longest = min(384, positions) if metadata.architecture == "BertForQuestionAnswering" else positions
+    return metadata.max_seq_length or longest
 
 
 def resolve_embedding(metadata: ModelMetadata) -> EmbeddingConfig:

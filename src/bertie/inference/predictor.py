@@ -139,8 +139,7 @@ class Predictor:
         """The maximum number of tokens that the model reads at once.
 
         Longer texts are truncated, or cut into windows of this length. It may be set, up to the number of
-        positions of the model. `embed` truncates at the length in `embedding` instead, and `answer` reads
-        windows of the length of its fine-tuning, or of 384 tokens.
+        positions of the model. `embed` truncates at the length in `embedding` instead.
         """
         return self._max_seq_length
 
@@ -675,17 +674,12 @@ class Predictor:
         task = CustomQuestionAnswering(null_threshold=self._metadata.null_threshold)
         task = replace(task, n_best=max(task.n_best, n_best))
         examples = unanswered_questions(questions, contexts)
-        max_seq_length = self._metadata.max_seq_length or min(
-            task.defaults["max_seq_length"], self.config.max_position_embeddings
-        )
-        inputs, logits = self._compute(task, examples, max_seq_length)
+        inputs, logits = self._compute(task, examples)
         return task.decode(examples, inputs, logits)
 
-    def _compute(
-        self, task: Task[Examples, Any], examples: Examples, max_seq_length: int | None = None
-    ) -> tuple[Inputs, Float32s]:
+    def _compute(self, task: Task[Examples, Any], examples: Examples) -> tuple[Inputs, Float32s]:
         """Encode a task's examples, count the truncated ones, and compute their logits."""
-        inputs = task.encode(examples, self.tokenizer, max_seq_length or self.max_seq_length)
+        inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
         count_truncated(self, inputs.num_truncated)
         return inputs, self._logits(inputs)
 
