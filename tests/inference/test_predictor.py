@@ -23,11 +23,13 @@ import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.texts import TextError
 from bertie.inference.answers import rank_answers, unanswered_questions
-from bertie.inference.capabilities import REQUIRED_HEADS
+from bertie.inference.capabilities import REQUIRED_HEADS, resolve_max_seq_length
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Answer, Result
 from bertie.inference.server.operations import Embed, EncodedText, compute
+from bertie.model.config import BertConfig
+from bertie.model.formats.directory import ModelMetadata
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.conll import read_conll
 from bertie.tasks.custom.questions import CustomQuestionAnswering
@@ -516,7 +518,9 @@ def test_a_context_without_words_has_no_answer(load):
 def test_answers_are_read_in_windows_of_max_seq_length(tmp_path):
     model = bertie.load(save_small(tmp_path, "squad-v1"))
     recorded = bertie.load(save_small(tmp_path / "recorded", "squad-v1", max_seq_length=20))
-    assert model.max_seq_length == min(384, model.config.max_position_embeddings)
+    assert model.max_seq_length == model.config.max_position_embeddings
+    metadata = ModelMetadata(BertConfig(), model.engine.architecture, (), model.tokenizer)
+    assert resolve_max_seq_length(metadata) == 384  # of 512 positions
     context = "the cat sat on the mat. " * 10
     whole = model.answer(QUESTION, context, 3)
     model.max_seq_length = 20
