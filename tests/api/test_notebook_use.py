@@ -84,6 +84,19 @@ def test_labels_of_a_model_are_strings(model, values):
     assert run.load("cpu").labels == tuple(map(str, values))
 
 
+def test_truncated_texts_of_a_test_part_have_its_name(model, tmp_path, capsys):
+    labels = ["entailment", "not_entailment"] * 4
+    rows = [f"{i}\tThe film was good .\tIt was bad .\t{label}" for i, label in enumerate(labels)]
+    for part in ("train", "dev"):
+        table = "\n".join(["index\tsentence1\tsentence2\tlabel", *rows])
+        (tmp_path / f"{part}.tsv").write_text(table)
+    (tmp_path / "test.tsv").write_text("index\tsentence1\tsentence2\n0\tthe film\tit was good and bad")
+    bertie.finetune(
+        model, task="rte", data=tmp_path, out="run", epochs=1, max_seq_length=8, batch_size=8, device="cpu"
+    )
+    assert "test: texts longer than 8 tokens, whose ends are ignored: 1 of 1\n" in capsys.readouterr().err
+
+
 def test_predictions_are_indices_of_the_labels_of_the_model(model):
     run = bertie.finetune(model, train=ROWS, dev=ROWS, out="run", epochs=1, device="cpu")
     loaded = run.load("cpu")

@@ -355,4 +355,4 @@ def write_test_predictions(data: TaskData, run: Path, device: str) -> None:
     loaded = load_for_task(data.task, run / "model", device)
     for part, examples in data.test.items():
         name = data.task.submission_files.get(part, data.task.predictions_file)
-        data.task.write_predictions(examples, loaded.predict(examples), run / "submission" / name)
+        data.task.write_predictions(examples, loaded.predict(examples, part), run / "submission" / name)

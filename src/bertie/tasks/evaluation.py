@@ -204,15 +204,15 @@ class FineTunedModel(NamedTuple):
     embedding: EmbeddingConfig | None = None
     classifier_pooling: ClassifierPooling = "pooler"
 
-    def predict(self, examples: Any) -> Any:
-        """Return predictions for the task's examples, labelled or not."""
+    def predict(self, examples: Any, part: str = "data") -> Any:
+        """Return predictions for the task's examples, labelled or not; `part` is their name in messages."""
         inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
-        self.report_truncated(inputs)
+        self.report_truncated(inputs, part)
         return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
 
-    def report_truncated(self, inputs: Inputs) -> None:
+    def report_truncated(self, inputs: Inputs, part: str = "data") -> None:
         """Print how many of the encoded texts are truncated, if there are any."""
-        report_truncated("data", self.task, inputs, self.max_seq_length, self.classifier_pooling)
+        report_truncated(part, self.task, inputs, self.max_seq_length, self.classifier_pooling)
 
 
 def load_for_task(
