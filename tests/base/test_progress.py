@@ -35,12 +35,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_line_has_count_values_rate_and_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("pre-training", total=4000, unit="steps") as progress:
+        clock.now += 30  # kernels are compiled, which does not count towards the rate
+        progress.advance()
         clock.now += 10
-        progress.update(1000, {"loss": 4.1123, "masked tokens": 0.3349, "tokens/s": 24310.4, "phase": "one"})
-    first, last = capsys.readouterr().err.splitlines()
+        progress.update(1001, {"loss": 4.1123, "masked tokens": 0.3349, "tokens/s": 24310.4, "phase": "one"})
+    first, second, last = capsys.readouterr().err.splitlines()
     values = "loss 4.11  masked tokens 0.335  tokens/s 24,310  phase one"
-    assert first == f"pre-training: 1,000/4,000 steps  {values}  100 steps/s  0:30 left"
-    assert last == f"pre-training: 1,000/4,000 steps  {values}  100 steps/s  in 0:10"
+    assert first == "pre-training: 1/4,000 steps"
+    assert second == f"pre-training: 1,001/4,000 steps  {values}  100 steps/s  0:30 left"
+    assert last == f"pre-training: 1,001/4,000 steps  {values}  25 steps/s  in 0:40"
 
 
 def test_at_most_one_line_every_ten_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
@@ -74,6 +77,7 @@ def test_spelled_duration(seconds: float, text: str) -> None:
 
 def test_unknown_total_shows_no_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("reading", unit="documents") as progress:
+        progress.advance(0)
         clock.now += 20
         progress.advance(30)
     lines = capsys.readouterr().err.splitlines()
@@ -85,6 +89,7 @@ def test_unknown_total_shows_no_time_left(capsys: pytest.CaptureFixture[str], cl
 
 def test_rate_ignores_the_work_of_an_earlier_run(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("work", total=100, unit="steps", done=80) as progress:
+        progress.advance(0)
         clock.now += 10
         progress.advance(10)
     assert "90/100 steps  1 steps/s  0:10 left" in capsys.readouterr().err

@@ -58,6 +58,7 @@ class Progress:
             self._interval = NOTEBOOK_INTERVAL
         self._width = 0  # of the line that a notebook shows
         self._started = self._drawn = time.monotonic()
+        self._first: tuple[float, int] | None = None
         return self
 
     def __exit__(
@@ -83,6 +84,7 @@ class Progress:
         self.done = done
         self.values = values or self.values
         now = time.monotonic()
+        self._first = self._first or (now, done)
         if now - self._drawn >= self._interval:
             self._draw(now)
 
@@ -99,7 +101,7 @@ class Progress:
         self._drawn = now
         if self.silent:
             return
-        line = self._line(now - self._started, finished)
+        line = self._line(now, finished)
         if self._in_notebook:
             self._replace_line(f"{self.title}: {line}", end="\n" if finished else "")
         elif self._bar is None:
@@ -115,13 +117,21 @@ class Progress:
         _print(f"\r{line:<{self._width}}", end)
         self._width = 0 if end else len(line)
 
-    def _line(self, seconds: float, finished: bool) -> str:
-        """Return the line without its title: `1,200/4,000 steps  loss 4.11  14:35 left`."""
+    def _line(self, now: float, finished: bool) -> str:
+        """Return the line without its title: `1,200/4,000 steps  loss 4.11  14:35 left`.
+
+        Until the work is finished, its rate is measured from the first update on, since the first units may
+        include the compilation of kernels.
+        """
+        started, initial = self._started, self.initial
+        if self._first and not finished:
+            started, initial = self._first
+        seconds = now - started
         total = "" if self.total is None else f"/{self.total:,}"
         unit = self.unit.removesuffix("s") if (self.total or self.done) == 1 else self.unit
         parts = [f"{self.done:,}{total} {unit}".rstrip()]
         parts += [f"{name} {format_number(value)}" for name, value in self.values.items()]
-        rate = (self.done - self.initial) / seconds if seconds > 0 else 0.0
+        rate = (self.done - initial) / seconds if seconds > 0 else 0.0
         if rate > 0:
             parts.append(f"{format_number(rate)} {self.unit}/s" if self.unit else f"{format_number(rate)}/s")
         if finished:
