@@ -13,6 +13,17 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
+def test_a_vocabulary_contains_its_tokens_but_no_unused_id() -> None:
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "film", ""])
+    assert [token in vocabulary for token in ("film", "[CLS]", "", "actor", 5)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_ids_are_indices() -> None:
     vocabulary = Vocabulary(["[unused]", *SPECIAL_TOKENS, "a"])
     assert len(vocabulary) == 7

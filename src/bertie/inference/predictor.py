@@ -93,7 +93,8 @@ class Predictor:
 
     `embed` returns an array, and `regress` and `next_sentence` return numbers. The results of most
     other methods are tuples of dataclasses, such as `Label`. A notebook shows the result for one text
-    as a table, and `pandas.DataFrame(result)` has the same columns.
+    as a table, `pandas.DataFrame(result)` has the same columns, and `dataclasses.asdict` makes a dict of
+    each `Label`, for JSON.
 
     Threads may share a predictor, and its copies share its weights. It can be pickled for another process,
     which loads its directory again. In a process that was forked after a model was loaded, PyTorch computes

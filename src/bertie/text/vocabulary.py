@@ -48,8 +48,8 @@ class Vocabulary:
         'play'
         >>> vocabulary.mask_id
         4
-        >>> len(vocabulary)
-        7
+        >>> len(vocabulary), "play" in vocabulary
+        (7, True)
     """
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary") -> None:
@@ -66,6 +66,9 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.ids
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self):,} tokens)"
