@@ -158,6 +158,7 @@ def run_job(job: "Job") -> int:
             os.dup2(os.open(job.terminal, os.O_WRONLY | os.O_NOCTTY), number)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` ignores
     if job.read_only:
         mount_read_only(job.read_only)
     if job.files:

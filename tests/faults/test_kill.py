@@ -75,7 +75,7 @@ def test_signal_saves_and_sets_the_exit_status(folder: Path, number: int) -> Non
 
 @pytest.mark.parametrize("sends_signal", [False, True])
 def test_run_outlives_its_terminal(folder: Path, sends_signal: bool) -> None:
-    """It continues if it ignores SIGHUP, as after `disown`; otherwise it saves its state."""
+    """Without SIGHUP, as after `disown`, it continues; with SIGHUP, it saves its state."""
     name = f"closed-{sends_signal}"
     run = folder / name
     ours, theirs = os.openpty()
