@@ -10,7 +10,7 @@ demo: .venv/train ## the whole way on the documentation on this machine, in abou
 # Tests start many processes. Without compiled files, each would compile bertie again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/dev ## the test suite
-	.venv/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST)
+	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
 
 test-bounds: .venv/dev ## the tests of text and corpus, with kernels that check every index
 	BERTIE_BOUNDS_CHECK=1 .venv/bin/python -m pytest tests/text tests/corpus $(PYTEST)
