@@ -126,7 +126,7 @@ def test_two_seeds_are_judged_by_their_own_spread():
 )
 def test_three_seeds_find_large_differences_and_few_false_ones(spreads):
     """The true differences are 0 or 8 standard errors."""
-    random, tables = np.random.default_rng(0), 100
+    random, tables = np.random.default_rng(0), 50
     false, found, found_alone = 0, [], []
     for _ in range(tables):
         samples = random.normal(size=(9, 3)) * np.array(spreads)[:, None]

@@ -56,7 +56,7 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_no_thread_of_gloo_is_left_when_the_ranks_have_parted(folder, corpus_path, shard):
     """A thread could abort the process while the interpreter ends (docs/scaling.md)."""
     script = f"""
