@@ -1,11 +1,13 @@
 """Jobs that prepare a part each, and the join of their parts, write the bytes of one `prepare`."""
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -168,17 +170,18 @@ def test_join_while_a_job_runs_is_one_line(folder: Path, tmp_path: Path) -> None
 
 
 def test_jobs_start_one_after_the_other(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock of another thread is a lock of another process."""
-    out, err = tmp_path / "corpus", ""
+    out, log = tmp_path / "corpus", io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)  # capsys may lose what another thread prints
     with ThreadPoolExecutor(1) as thread:
         with lock_file(out / "parts"):
             options = {"tokenizer": folder / "tokenizer", "out": out, **OPTIONS}
             job = thread.submit(bertie.prepare_part, folder / "text", 1, 1, **options)
-            while "waiting for the process that is writing here" not in err:
+            while "waiting for the process that is writing here" not in log.getvalue():
                 assert not job.done()
-                err += capsys.readouterr().err
+                time.sleep(0.01)
             assert not (out / "parts").exists()
         job.result()
     assert (out / "parts/plan.json").exists()
