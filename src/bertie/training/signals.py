@@ -53,8 +53,8 @@ class StopRequest:
 def stop_on_signal() -> Iterator[StopRequest]:
     """Record the first SIGINT, SIGTERM or SIGHUP in the block; keep the process running.
 
-    SIGHUP says that the terminal was closed, and `nohup` ignores it. Outside the main thread, where
-    Python allows no signal handlers, no signal is recorded.
+    SIGHUP means that the terminal was closed; a process that `nohup` started ignores it, here too.
+    Outside the main thread, where Python allows no signal handlers, no signal is recorded.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
