@@ -258,6 +258,7 @@ def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
 def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
     """Copy the first `used` rows of each column into a new one of `room` rows."""
     larger = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
-    for old, new in zip(columns, larger, strict=True):
-        new[:used] = old[:used]
+    if used:
+        for old, new in zip(columns, larger, strict=True):
+            new[:used] = old[:used]
     return larger

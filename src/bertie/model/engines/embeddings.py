@@ -27,7 +27,8 @@ def normalize(vectors: Float32s) -> Float32s:
 
     A vector of zeros stays as it is, as with torch.nn.functional.normalize.
     """
-    scaled: Float32s = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    norms = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))  # the same bits as np.linalg.norm, sooner
+    scaled: Float32s = vectors / np.maximum(norms, 1e-12)
     return scaled
 
 
