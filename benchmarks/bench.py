@@ -16,6 +16,8 @@ take their figures from the file that they name last before a figure, or first o
 a comment with its row and field:
 
     tokens in a second: **4.8**<!-- training-tiny.ratio --> × as many
+
+The tables of all processors are between two comments each, in docs/benchmarks.md.
 """
 
 import argparse
@@ -68,6 +70,17 @@ PACKAGES = [
 INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 # The endings of the names of files: a processor has the ending of the first of these that it has.
 ENDINGS = {"amx_bf16": "-amx", "avx512f": "-avx512"}
+# The columns of the table of all processors: files of results.
+PROCESSORS = {
+    "AMD EPYC, AVX2": "2026-11-27-amd-epyc",
+    "AMD EPYC, Zen 4": "2026-11-29-amd-epyc-avx512",
+    "AMD EPYC, Zen 5": "2026-11-28-amd-epyc-avx512",
+    "Intel Xeon, 5th generation": "2026-11-29-intel-r-xeon-r-processor-avx512",
+    "the same, AMX": "2026-11-29-intel-r-xeon-r-processor-amx",
+}
+ALL_PROCESSORS = re.compile(
+    r"(?P<begin><!-- (?P<figure>\w+) on all processors -->\n\n).*?(?P<end>\n\n<!-- end -->)", re.DOTALL
+)
 DOCUMENTS = [FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md"))]
 NAMED_RESULTS = re.compile(r"benchmarks/results/([\w.-]+)\.md")
 QUOTED = re.compile(
@@ -218,15 +231,55 @@ def quote(text: str, results: dict[str, Any]) -> str:
     return QUOTED.sub(replace, text)
 
 
+def compare_processors(results: dict[str, dict[str, Any]], figure: str) -> str:
+    """Return a table of all rows that have a bar, with a column for each processor.
+
+    Args:
+        results: contents of the files of results, by the heading of their column.
+        figure: `ratio` or `exponent`, the field that the table shows; bold if the bar was missed.
+    """
+    found = {heading: {row["name"]: row for row in file["rows"]} for heading, file in results.items()}
+    # The longest list first, since only some processors have rows in bfloat16.
+    names = dict.fromkeys(name for rows in sorted(found.values(), key=len, reverse=True) for name in rows)
+    columns = ["", *(["peer"] if figure == "ratio" else []), "bar", *found]
+    table = [columns, ["---"] * len(columns)]
+    for rows in ([of_processor.get(name) for of_processor in found.values()] for name in names):
+        row = next(filter(None, reversed(rows)))
+        if figure not in row or row["bar"] is None:
+            continue
+        cells = [re.sub(r" \([^)]*\)$", "", row["claim"])]  # without the engine, which differs
+        if figure == "ratio":  # without the versions, and without how a peer is used
+            peers = dict.fromkeys(re.sub(r"(,| \d).*", "", row["peer"]) for row in rows if row)
+            cells.append(" or ".join(peers))
+        cells.append(f"{'≤' if row.get('at_most', True) else '≥'} {row['bar']:g}")
+        for row in rows:
+            emphasis = "" if row is None or row["met"] else "**"
+            cells.append("" if row is None else f"{emphasis}{row[figure]:.2f}{emphasis}")
+        table.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """Return the contents of a file of results."""
+    results: dict[str, Any] = json.loads((FOLDER / "results" / f"{name}.json").read_text())
+    return results
+
+
 def update(text: str) -> str:
-    """Return a document with its marked figures from the files of results that it names.
+    """Return a document with its marked figures, and the tables of all processors, from the files of results.
 
     A figure is from the file that is named last before it, or from the first one.
     """
+
+    def replace(match: re.Match[str]) -> str:
+        files = {heading: read_results(name) for heading, name in PROCESSORS.items()}
+        return match["begin"] + compare_processors(files, match["figure"]) + match["end"]
+
+    text = ALL_PROCESSORS.sub(replace, text)
     named = list(NAMED_RESULTS.finditer(text))
     bounds = [0, *(match.start() for match in named[1:]), len(text)]
     return "".join(
-        quote(text[begin:end], json.loads((FOLDER / "results" / f"{match[1]}.json").read_text()))
+        quote(text[begin:end], read_results(match[1]))
         for match, (begin, end) in zip(named, pairwise(bounds), strict=True)
     )
 

@@ -42,13 +42,41 @@ def make_results(measure):
 
 def test_documents_quote_the_measured_figures(bench):
     documents = bench.quoted_documents()
-    assert {path.name for path in documents} >= {"README.md", "results.md", "scaling.md"}
+    assert {path.name for path in documents} >= {"README.md", "benchmarks.md", "results.md", "scaling.md"}
     for path in documents:
         text = path.read_text(encoding="utf-8")
         assert bench.QUOTED.search(text), f"{path} names a file of results, but quotes none of its figures"
         lines = zip(text.splitlines(), bench.update(text).splitlines(), strict=True)
         outdated = [line for line, current in lines if line != current]
         assert not outdated, f"run `python benchmarks/bench.py --quote`: {path} differs in {outdated}"
+
+
+def test_table_of_all_processors_has_a_column_for_each_and_marks_missed_bars(bench, measure):
+    first, second = make_results(measure), make_results(measure)
+    for row in second["rows"]:
+        row["met"] = not row["met"]
+    second["rows"][0]["peer"] = "rival, unsorted"
+    del second["rows"][1]
+    compare = partial(bench.compare_processors, {"A": first, "B": second})
+    assert compare("ratio").splitlines() == [
+        "|  | peer | bar | A | B |",
+        "| --- | --- | --- | --- | --- |",
+        "| work | peer or rival | ≥ 4.5 | **4.00** | 4.00 |",
+    ]
+    assert compare("exponent").splitlines()[2:] == ["| work | ≤ 1.1 | 1.00 |  |"]
+
+
+def test_table_of_all_processors_has_no_rows_without_a_bar(bench, measure):
+    results = make_results(measure)
+    results["rows"][0]["bar"] = None
+    assert len(bench.compare_processors({"A": results}, "ratio").splitlines()) == 2
+
+
+def test_every_processor_of_the_table_has_a_file_and_a_section(bench):
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for name in bench.PROCESSORS.values():
+        assert f"`benchmarks/results/{name}.md`" in text
+    assert text.count(" on all processors -->") == 2
 
 
 def test_every_mark_belongs_to_a_figure(bench):
@@ -113,7 +141,7 @@ def test_sides_take_turns(measure, monkeypatch):
     assert [len(values) for values in taken.values()] == [2, 2]
 
 
-def test_side_works_in_a_process_of_its_own(measure, monkeypatch):
+def test_side_works_in_a_separate_process(measure, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")  # where the process finds `measure`
     monkeypatch.setattr("gc.collect", lambda: 0)
     sides = {"here": lambda: None, "there": measure.OwnProcess(partial, time.sleep, 0.2)}
