@@ -72,11 +72,11 @@ INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "am
 ENDINGS = {"amx_bf16": "-amx", "avx512f": "-avx512"}
 # The columns of the table of all processors: files of results.
 PROCESSORS = {
-    "AMD EPYC, AVX2": "2026-11-27-amd-epyc",
-    "AMD EPYC, Zen 4": "2026-11-29-amd-epyc-avx512",
-    "AMD EPYC, Zen 5": "2026-11-28-amd-epyc-avx512",
-    "Intel Xeon, 5th generation": "2026-11-29-intel-r-xeon-r-processor-avx512",
-    "the same, AMX": "2026-11-29-intel-r-xeon-r-processor-amx",
+    "EPYC, AVX2": "2026-11-27-amd-epyc",
+    "EPYC, Zen 4": "2026-11-29-amd-epyc-avx512",
+    "EPYC, Zen 5": "2026-11-28-amd-epyc-avx512",
+    "Xeon, 5th gen.": "2026-11-29-intel-r-xeon-r-processor-avx512",
+    "with AMX": "2026-11-29-intel-r-xeon-r-processor-amx",
 }
 ALL_PROCESSORS = re.compile(
     r"(?P<begin><!-- (?P<figure>\w+) on all processors -->\n\n).*?(?P<end>\n\n<!-- end -->)", re.DOTALL
