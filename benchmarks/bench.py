@@ -40,6 +40,8 @@ from measure import DATA, set_up
 FOLDER = Path(__file__).parent
 GROUPS = (
     "tokenizer_peers",
+    "tokenizer_costs",
+    "starts",
     "examples",
     "wordpiece_trainer",
     "training",

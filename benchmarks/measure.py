@@ -232,6 +232,31 @@ def compare(
     )
 
 
+def at_most(
+    name: str,
+    claim: str,
+    peer: str,
+    unit: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    bar: float | None,
+    note: str = "",
+) -> Row:
+    """Make a row of costs, where less is better: bertie's over the peer's.
+
+    Args:
+        name, claim, peer, unit, bar, note: see Row
+        ours: what each round cost bertie
+        theirs: what it cost the peer
+    """
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    median = statistics.median
+    spread = min(ratios), max(ratios)
+    return Row(
+        name, claim, peer, unit, median(ours), median(theirs), median(ratios), spread, bar, True, note=note
+    )
+
+
 def grow(
     name: str,
     claim: str,

@@ -5,19 +5,16 @@
 Both encode the same list of strings, alternating in one process; the figures are medians. bertie
 returns ids, segments, word indices and offsets as arrays. `encode_batch_fast` of the peer omits
 offsets, and its time excludes the conversion to arrays. With two threads, each of bertie's encodes
-half of the list; the peer uses its own threads. More measurements follow: text in other languages;
-the time to the first id in a new process; time and memory for texts of three sizes; and the time per
-character for words of several lengths, with a worst-case vocabulary. With an argument (speed,
-languages, start, sizes or words), only that measurement runs. `tokenizer_peers.py` compares bertie
-with more peers. The data are in BERTIE_DATA, or in ../shared/data.
+half of the list; the peer uses its own threads. More measurements follow: time and memory for texts
+of three sizes; and the time per character for words of several lengths, with a worst-case vocabulary.
+With an argument (speed, sizes or words), only that measurement runs. `tokenizer_peers.py` compares
+bertie with more peers, and `tokenizer_costs.py` languages, threads and starts. The data are in
+BERTIE_DATA, or in ../shared/data.
 """
 
 import argparse
 import os
-import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import tracemalloc
@@ -37,25 +34,6 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 CHARACTERS = 8_000_000
 ROUNDS = 5
 WORD_LENGTHS = (5, 10, 20, 50, 100)  # 100 is the limit
-
-# Article 1 of the Universal Declaration of Human Rights.
-DECLARATION = {
-    "English": "All human beings are born free and equal in dignity and rights. They are endowed with reason "
-    "and conscience and should act towards one another in a spirit of brotherhood.",
-    "German": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft und "
-    "Gewissen begabt und sollen einander im Geist der Brüderlichkeit begegnen.",
-    "Arabic": "يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق. وقد وهبوا عقلًا وضميرًا وعليهم أن يعامل "
-    "بعضهم بعضًا بروح الإخاء.",
-    "Hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता "
-    "प्राप्त है। उन्हें बुद्धि और अन्तरात्मा की देन प्राप्त है और परस्पर उन्हें "
-    "भाईचारे के भाव से बर्ताव करना चाहिए।",
-    "Chinese": "人人|生而|自由|,|在|尊严|和|权利|上|一律|平等|。|"
-    "他们|赋有|理性|和|良心|,|并|应以|兄弟|关系|的|精神|"
-    "相|对待|。",
-    "Japanese": "すべての|人間は|、|生まれながらにして|自由であり|、|かつ|、|"
-    "尊厳と|権利とについて|平等である|。|人間は|、|理性と|良心とを|"
-    "授けられており|、|互いに|同胞の|精神をもって|行動しなければならない|。",
-}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -114,45 +92,6 @@ def compare_speed(data: Path) -> None:
     print(f"two threads / one: bertie {scaling:.2f}, tokenizers {ratio(2, 3):.2f}")
 
 
-def compare_languages(data: Path) -> None:
-    """Print nanoseconds of processor time per character for text in several languages."""
-    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
-    generator = random.Random(0)
-    texts = {}
-    for language, sentence in DECLARATION.items():
-        words = sentence.split("|" if "|" in sentence else " ")
-        gap = "" if "|" in sentence else " "
-        texts[language] = [gap.join(generator.choices(words, k=40)) for _ in range(4000)]
-    times: dict[str, list[float]] = {language: [] for language in texts}
-    for _ in range(ROUNDS):
-        for language, lines in texts.items():
-            begin = time.process_time()
-            tokenizer.encode_batch(lines)
-            times[language].append((time.process_time() - begin) / sum(map(len, lines)) * 1e9)
-    for language, costs in times.items():
-        median = statistics.median(costs)
-        ratio = median / statistics.median(times["English"])
-        print(f"{language:9} {median:5.1f} ns per character, {ratio:.2f} times English")
-
-
-def measure_start(data: Path) -> None:
-    """Print the processor time of new processes to the first id and to the end, with kernels in the cache."""
-    vocabulary = data / "vocab" / "uncased_en" / "vocab.txt"
-    code = f"import bertie; bertie.Tokenizer.load({str(vocabulary)!r}).encode('Hello')"
-    first_id = f"{code}; import time; print(time.process_time())"
-    rows = []
-    for _ in range(2 * ROUNDS):
-        row = []
-        for command in (["-c", code], ["-m", "bertie", "tokenize", vocabulary, "Hello"]):
-            before = os.times().children_user + os.times().children_system
-            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-            row.append(os.times().children_user + os.times().children_system - before)
-        rows.append([float(subprocess.check_output([sys.executable, "-c", first_id])), *row])
-    to_id, to_end, tokenize = (statistics.median(column) for column in zip(*rows[1:], strict=True))
-    print(f"a new process: {to_id:.2f} s of processor time to the first id, {to_end:.2f} s to its end")
-    print(f"bertie tokenize: {tokenize:.2f} s")
-
-
 def compare_sizes(data: Path) -> None:
     """Print time and peak memory for 1, 4 and 16 sixteenths of the text."""
     lines = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8").split("\n")
@@ -194,8 +133,6 @@ def main() -> None:
     data = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
     measurements = {
         "speed": lambda: compare_speed(data),
-        "languages": lambda: compare_languages(data),
-        "start": lambda: measure_start(data),
         "sizes": lambda: compare_sizes(data),
         "words": compare_word_lengths,
     }
