@@ -305,6 +305,12 @@ class _Preparation:
                     done += sizes[missing[position]]
                     progress.update(-(-done // size))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
+                named = (path for path in stamps if str(error).startswith(f"{path}:"))
+                if gone := next((path for path in named if not path.exists()), None):
+                    raise DataError(
+                        f"{gone}: removed after it was listed; restore it and run the same command again; "
+                        f"without it, {again}"
+                    ) from None
                 skip = "skip such inputs with --on-error skip (on_error='skip')"
                 raise DataError(f"{error}; then {again}, or {skip}") from None
 
