@@ -601,6 +601,11 @@ class Freed:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
+def interrupt_callback(frame, *_):
+    if frame.f_code.co_name == "cb":  # of a weak reference, which importlib makes for each module
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGINT)
+
 @app.command()
 def wait(place: str):
     with exit_on_interrupt(lambda: "run it again"):
@@ -608,8 +613,11 @@ def wait(place: str):
             compute(1)
             threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
             compute(30_000_000)
-        else:
+        elif place == "destructor":
             Freed()
+        else:
+            sys.settrace(interrupt_callback)
+            import colorsys
         time.sleep(60)
 
 sys.argv = ["bertie", "wait", sys.argv[1]]
@@ -617,7 +625,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("place", ["kernel", "destructor"])
+@pytest.mark.parametrize("place", ["kernel", "destructor", "import"])
 def test_ctrl_c_is_one_line_and_status_130(tmp_path, place):
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     command = [sys.executable, tmp_path / "interrupted.py", place]
