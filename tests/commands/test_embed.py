@@ -214,6 +214,23 @@ def test_an_error_in_writing_ends_the_progress(directory, capsys, tmp_path, monk
     assert written[0].gi_frame is None  # the generator, which shows the progress, is closed
 
 
+def test_a_file_that_is_cut_while_it_is_read_has_no_output(directory, capsys, tmp_path, monkeypatch):
+    (tmp_path / "in.txt").write_text("cat\n" + "\n" * 100_000)
+    embed = Predictor.embed
+
+    def cut_and_embed(*arguments, **options):
+        os.truncate(tmp_path / "in.txt", 1000)
+        return embed(*arguments, **options)
+
+    monkeypatch.setattr(Predictor, "embed", cut_and_embed)
+    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.npy")
+    assert (status, list(tmp_path.iterdir())) == (2, [tmp_path / "in.txt"])
+    assert err.endswith(
+        f"bertie: {tmp_path}/in.txt: changed while it was read; wait until it is complete, then run the "
+        f"command again\n"
+    )
+
+
 def test_the_suggested_column_works(directory, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_text("id,a body\n1,the cat\n")

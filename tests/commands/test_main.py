@@ -601,6 +601,11 @@ class Freed:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
+def interrupt_callback(frame, *_):
+    if frame.f_code.co_name == "cb":  # of a weak reference, which importlib makes for each module
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGINT)
+
 @app.command()
 def wait(place: str):
     with exit_on_interrupt(lambda: "run it again"):
@@ -608,8 +613,11 @@ def wait(place: str):
             compute(1)
             threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
             compute(30_000_000)
-        else:
+        elif place == "destructor":
             Freed()
+        else:
+            sys.settrace(interrupt_callback)
+            import colorsys
         time.sleep(60)
 
 sys.argv = ["bertie", "wait", sys.argv[1]]
@@ -617,7 +625,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("place", ["kernel", "destructor"])
+@pytest.mark.parametrize("place", ["kernel", "destructor", "import"])
 def test_ctrl_c_is_one_line_and_status_130(tmp_path, place):
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     command = [sys.executable, tmp_path / "interrupted.py", place]
@@ -636,9 +644,40 @@ def test_a_second_ctrl_c_while_python_exits_is_silent(tmp_path):
     assert done.returncode == -signal.SIGINT
 
 
-def test_the_command_that_resumes_a_run_can_be_pasted():
+def test_the_command_that_resumes_a_run_can_be_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my run").mkdir()
+    Path("my run/settings.toml").touch()
     message = how_to_resume("pretrain", Path("my run"))
     assert message == "stopped and saved in my run; continue with: bertie pretrain --resume --out 'my run'"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("command", ["measuring", "step 0", "finetune", "search"])
+def test_a_signal_before_the_first_step_gives_advice(workspace, capsys, tmp_path, monkeypatch, command, name):
+    (tmp_path / "train.csv").write_text("text,label\n" + "all is well,a\nsays that,b\n" * 4)
+    pretrain = ["pretrain", "recipe.toml", "--corpus", "corpus", "--init", "run/model"]
+    tune = ["--model", "run/model", "--train", tmp_path / "train.csv", "--dev", tmp_path / "train.csv"]
+    arguments, function = {
+        "measuring": (pretrain, "bertie.training.pretraining.measure_plan"),
+        "step 0": (pretrain, "bertie.training.held_out.HeldOut.evaluate"),
+        "finetune": (["finetune", *tune], "bertie.training.finetuning.encode_examples"),
+        "search": (["search", *tune], "bertie.training.search.encode_examples"),
+    }[command]
+    monkeypatch.chdir(workspace)
+    handler = signal.getsignal(signal.SIGTERM)
+    out, number = tmp_path / "new", signal.Signals[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(function, lambda *_, **options: signal.raise_signal(number))
+        status, _, err = run(capsys, *arguments, "--out", out)
+    message = f"stopped before the run began, so nothing is saved in {out}; run the command again"
+    if command == "step 0":
+        message = f"stopped and saved in {out}; continue with: bertie pretrain --resume --out {out}"
+        arguments = ["pretrain", "--resume"]
+    assert (status, err.splitlines()[-1]) == (128 + number, f"bertie: {message}")
+    assert signal.getsignal(signal.SIGTERM) is handler
+    if name == "SIGTERM" and command in ("measuring", "step 0"):
+        assert run(capsys, *arguments, "--out", out)[0] == 0
 
 
 def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):

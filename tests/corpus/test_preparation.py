@@ -435,6 +435,32 @@ def test_input_that_changes_while_it_is_read_is_reported(
         command([file], tokenizer, output, workers=1)
 
 
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_input_that_is_removed_before_it_is_read_may_be_restored(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    file, output, write_part = tmp_path / "a.jsonl", tmp_path / "corpus", preparation.write_part
+    file.write_bytes(inputs[0].read_bytes())
+
+    def remove_and_write(*arguments: Any) -> Any:
+        file.rename(tmp_path / "b.jsonl")
+        return write_part(*arguments)
+
+    command = partial(prepare_part, job=1, jobs=jobs, options=PreparationOptions()) if jobs else prepare
+    remedy = "remove .*corpus and run all parts again" if jobs else r"run again with --force \(force=True\)"
+    expected = (
+        rf"a\.jsonl: removed after it was listed; restore it and run the same command again; without it, "
+        rf"{remedy}$"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "write_part", remove_and_write)
+        with pytest.raises(DataError, match=expected):
+            command([file], tokenizer, output, workers=1)
+    (tmp_path / "b.jsonl").rename(file)
+    command([file], tokenizer, output, workers=1)
+    assert (output / ("parts/000000" if jobs else "manifest.json")).exists()
+
+
 def test_a_skipped_file_has_one_line_whatever_its_name(
     tmp_path: Path, inputs: list[Path], tokenizer: Path
 ) -> None:

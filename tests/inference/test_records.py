@@ -220,6 +220,21 @@ def test_missing_files_and_damaged_input_are_reported(tmp_path, monkeypatch):
         read(None, format="text")
 
 
+@pytest.mark.parametrize("content", [b"", b"a longer one\n" * 1000])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet"])
+def test_a_file_that_changes_while_it_is_read_is_rejected(tmp_path, name, content):
+    path = tmp_path / name
+    if name == "a.txt":
+        path.write_text("a\n" * 1000)
+    else:
+        write(path, [{"text": "a"}] * 1000)
+    records = read_records(path, input_format(path), {"text": "text"})
+    next(records)
+    path.write_bytes(content)  # the rows of the old content are in memory
+    with pytest.raises(DataError, match=f"{name}: changed while it was read; wait until it is complete"):
+        list(records)
+
+
 def test_endings_that_are_not_a_list_are_rejected(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"context": "a", "endings": "b"}])
     with pytest.raises(DataError, match="line 1: 'b' in column 'endings' is not a list of texts"):

@@ -45,6 +45,19 @@ def test_search_with_other_examples_is_rejected(arguments, tmp_path):
         search(task, initial_model, make_texts(9, 40), dev, settings, tmp_path)
 
 
+def test_damaged_scores_of_a_run_are_reported(arguments, tmp_path):
+    first = search(*arguments, tmp_path)
+    best, other = (trial.runs[0] / "result.json" for trial in first.trials)
+    for content in (b"", b'{"dev": {"accu', b"[]", b"{}", b'{"dev": {}}', b'{"dev": "a"}', b"\xff"):
+        best.write_bytes(content)
+        with pytest.raises(DataError, match=r"seed0/result\.json: damaged; delete it and resume the search"):
+            search(*arguments, tmp_path)
+    best.unlink()
+    other.unlink()  # its model is gone, too
+    again = search(*arguments, tmp_path)
+    assert [trial.scores for trial in again.trials] == [trial.scores for trial in first.trials]
+
+
 def test_new_trials_of_an_earlier_search_use_the_models_dropout(arguments, tmp_path):
     """Its settings do not name dropout, and then it was the initial model's, here 0.1."""
     search(*arguments, tmp_path)

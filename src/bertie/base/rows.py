@@ -6,9 +6,10 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 
 import csv
 import json
+import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -211,10 +212,34 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     at which `str.splitlines` would split.
 
     Raises:
-        DataError: the file is missing, damaged or not UTF-8.
+        DataError: the file is missing, damaged or not UTF-8, or it changes before all lines are read.
     """
-    with open_binary(path) as file:
+    with open_binary(path) as file, reject_changes(path):
         yield from decode_lines(file, str(path))
+
+
+@contextmanager
+def reject_changes(path: Path) -> Iterator[None]:
+    """Check that a file stays the same while it is read in the block.
+
+    Raises:
+        DataError: its size or the time of its last change is another one at the end.
+    """
+    before = file_stamp(path)
+    yield
+    if file_stamp(path) not in (None, before):
+        raise DataError(
+            f"{path}: changed while it was read; wait until it is complete, then run the command again"
+        )
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of the last change of a file; None if it is gone, or a pipe."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, status.st_mtime_ns
+    return None
 
 
 def read_held_lines(path: Path) -> Generator[str, None, None]:
@@ -387,7 +412,7 @@ def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[st
 
 
 def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
-    with open_parquet(path) as file:
+    with open_parquet(path) as file, reject_changes(path):
         reject_duplicates(file.schema_arrow.names, str(path))
         _column_indices(columns, file.schema_arrow.names, str(path), options)
         values: dict[str, list[Any]] = {column: [] for column in columns}

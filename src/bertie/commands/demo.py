@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bertie.base.processors import available_cpus
-from bertie.commands.options import path_option, resumed_by_same_command
+from bertie.commands.options import exit_when_stopped, path_option, resumed_by_same_command
 
 if TYPE_CHECKING:
     from bertie.base.settings import Tree
@@ -116,7 +116,7 @@ def demo(
     """
     from bertie.base.locks import lock_directory
 
-    with lock_directory(out), resumed_by_same_command(out):
+    with lock_directory(out), exit_when_stopped(lambda: resumed_by_same_command(out)):
         _start_or_resume(out, seconds)
         _run(out, seconds)
 

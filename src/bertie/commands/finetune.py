@@ -67,9 +67,8 @@ def finetune(
     """
     import bertie
     from bertie.base.settings import parse_assignments
-    from bertie.training.distributed import is_main_process
 
-    with exit_when_stopped(how_to_resume("finetune", out)):
+    with exit_when_stopped(lambda: how_to_resume("finetune", out)):
         run = bertie.finetune(
             model,
             train=train,
@@ -90,6 +89,8 @@ def finetune(
                 [*(assignments or []), *([f"device={device}"] if device != "auto" else [])]
             ),
         )
+    from bertie.training.distributed import is_main_process  # late, since it imports torch
+
     if is_main_process():
         print_scores(run.scores, as_json, run.baselines)
         print(run.model_directory, file=sys.stderr if as_json else sys.stdout)

@@ -371,22 +371,10 @@ def reject_conll_on_workers(format: str, scheduler: str | None) -> None:
 
 
 @contextmanager
-def exit_when_stopped(message: str) -> Iterator[None]:
-    """If a signal stops the run, print `message` and exit with 128 + its number."""
-    from bertie.training.signals import Stopped
+def exit_when_stopped(message: Callable[[], str]) -> Iterator[None]:
+    """If Ctrl-C or SIGTERM stops the command, print the message, and exit with 128 + the signal's number.
 
-    try:
-        yield
-    except Stopped as stopped:
-        print(f"bertie: {message}", file=sys.stderr)
-        sys.exit(128 + stopped.number)
-
-
-@contextmanager
-def resumed_by_same_command(out: Path) -> Iterator[None]:
-    """If Ctrl-C or SIGTERM stops the command, say how to resume, and exit.
-
-    The same command resumes it.
+    Between the steps of a run, any signal raises Stopped.
     """
     from bertie.training.signals import Stopped
 
@@ -401,17 +389,25 @@ def resumed_by_same_command(out: Path) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in a script's job in the background
         signal.signal(signal.SIGTERM, terminate)
     try:
-        with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
-            try:
-                yield
-            except KeyboardInterrupt:  # outside the steps of a run, where a signal raises Stopped
-                raise Stopped(received, out) from None
+        yield
+    except (Stopped, KeyboardInterrupt) as stopped:
+        print(f"bertie: {message()}", file=sys.stderr)
+        sys.exit(128 + (stopped.number if isinstance(stopped, Stopped) else received))
     finally:
         signal.signal(signal.SIGTERM, handler)
 
 
+def resumed_by_same_command(out: Path) -> str:
+    """Return the message of a stopped command that the same command resumes."""
+    return f"stopped and saved in {out}; the same command resumes"
+
+
 def how_to_resume(command: str, out: Path) -> str:
-    """Return the message of a stopped run that `bertie COMMAND --resume` continues."""
+    """Return the message of a stopped run that `bertie COMMAND --resume` continues, if it has begun."""
+    from bertie.base.settings import SETTINGS_FILE
+
+    if not (out / SETTINGS_FILE).exists():
+        return f"stopped before the run began, so nothing is saved in {out}; run the command again"
     return (
         f"stopped and saved in {out}; continue with: bertie {command} --resume --out {shlex.quote(str(out))}"
     )

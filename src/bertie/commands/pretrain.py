@@ -54,16 +54,19 @@ def pretrain(
     Ctrl-C saves the run; `bertie pretrain --resume --out OUT` continues it.
     --resume resumes a run that was stopped or killed.
     """
-    from bertie.api.pretraining import plan_pretraining, pretrain
+    import bertie
     from bertie.base.settings import parse_assignments
-    from bertie.training.distributed import is_main_process
 
     options = [*([f"device={device}"] if device else []), *(["shard=true"] if shard else [])]
     settings = parse_assignments([*(assignments or []), *options])
     if dry_run:
+        from bertie.api.pretraining import plan_pretraining
+
         print(plan_pretraining(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings))
         return
-    with exit_when_stopped(how_to_resume("pretrain", out)):
-        run = pretrain(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings)
+    with exit_when_stopped(lambda: how_to_resume("pretrain", out)):
+        run = bertie.pretrain(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings)
+    from bertie.training.distributed import is_main_process  # late, since it imports torch
+
     if is_main_process():
         print(run.model_directory)

@@ -10,6 +10,7 @@ from bertie.commands.options import (
     Device,
     NoVerify,
     Workers,
+    exit_when_stopped,
     local_path_option,
     path_option,
     resumed_by_same_command,
@@ -91,7 +92,7 @@ def _run_from_model(
     """Run a table from a given model."""
     from bertie.reproduction.checkpoint_runner import reproduce as reproduce_from_model
 
-    with resumed_by_same_command(out):
+    with exit_when_stopped(lambda: resumed_by_same_command(out)):
         scores = reproduce_from_model(
             table,
             model=model,
@@ -132,7 +133,7 @@ def _run(
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}
     name = Path(table).stem
     folders = {source: data / sizes.folders.get(source, source) for source in ("ner", BLIMP)}
-    with resumed_by_same_command(out):
+    with exit_when_stopped(lambda: resumed_by_same_command(out)):
         prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
         sources = Sources(sizes, prepared, tasks, folders)
         runner = Runner(name, rows, sizes, prepared, sources, out, device)

@@ -73,12 +73,12 @@ def search(
     The default grid is from Appendix A.3, and the best model is chosen on dev. The same command resumes a
     run that was stopped or killed, and so does `bertie search --resume --out OUT`.
     """
-    from bertie.api.search import search as run_search
+    import bertie
     from bertie.base.settings import parse_assignments
 
     options = [f"finetuning.device={device}"] if device != "auto" else []
-    with exit_when_stopped(how_to_resume("search", out)):
-        result = run_search(
+    with exit_when_stopped(lambda: how_to_resume("search", out)):
+        result = bertie.search(
             model,
             train=train,
             dev=read_dev(dev),

@@ -13,7 +13,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from bertie.base.files import (
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
 from bertie.base.progress import Progress, byte_unit
+from bertie.base.rows import file_stamp
 from bertie.base.storage import check_readable
 from bertie.corpus.assembly import (
     DUPLICATE,
@@ -290,7 +290,7 @@ class _Preparation:
         column, on_error = self.options.column, self.options.on_error
         context = TaskContext(self.output / "tokenizer", self.tokenizer.fingerprint, column, on_error)
         arguments = [(parts[index], tasks[index]) for index in missing]
-        stamps = {split.path: _stamp(split.path) for _, task in arguments for split in task.splits}
+        stamps = {split.path: file_stamp(split.path) for _, task in arguments for split in task.splits}
         again = "run again with --force (force=True)"
         if indices.step > 1:  # the other parts are of other jobs
             again = f"remove {self.output} and run all parts again"
@@ -300,21 +300,19 @@ class _Preparation:
             try:
                 for position, _ in run_tasks(partial(write_part, context), arguments, self.workers):
                     for split in arguments[position][1].splits:
-                        if _stamp(split.path) not in (None, stamps[split.path]):
+                        if file_stamp(split.path) not in (None, stamps[split.path]):
                             raise DataError(f"{split.path}: changed after it was listed; {again}")
                     done += sizes[missing[position]]
                     progress.update(-(-done // size))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
+                named = (path for path in stamps if str(error).startswith(f"{path}:"))
+                if gone := next((path for path in named if not path.exists()), None):
+                    raise DataError(
+                        f"{gone}: removed after it was listed; restore it and run the same command again; "
+                        f"without it, {again}"
+                    ) from None
                 skip = "skip such inputs with --on-error skip (on_error='skip')"
                 raise DataError(f"{error}; then {again}, or {skip}") from None
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return the size and the time of the last change of a file; None if it is gone."""
-    with suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_size, status.st_mtime_ns
-    return None
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:

@@ -22,6 +22,7 @@ from bertie.base.rows import (
     parse_rows,
     raise_error,
     read_lines,
+    reject_changes,
     reject_duplicates,
     reject_spreadsheet,
 )
@@ -113,8 +114,8 @@ def read_records(
 
     Raises:
         SettingsError: no row has a column, or plain text cannot have all the fields.
-        DataError: the file is missing or damaged, two columns have the same name, or a row or a
-            column cannot be read.
+        DataError: the file is missing or damaged, or changes while it is read, two columns have the
+            same name, or a row or a column cannot be read.
     """
     if format == "text" and len(columns) > 1:
         fields = ", ".join(columns)
@@ -231,7 +232,7 @@ def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple
 
     Only `columns` are read, or all columns if `columns` is None or the file has none of them.
     """
-    with open_parquet(path) as file:
+    with open_parquet(path) as file, reject_changes(path):
         names = file.schema_arrow.names
         reject_duplicates(names, str(path))
         if columns is not None:
@@ -265,7 +266,7 @@ def read_arrow_batches(
         SettingsError, DataError: as `read_records` does.
     """
     number = 1
-    with open_parquet(path) as file:
+    with open_parquet(path) as file, reject_changes(path):
         names = file.schema_arrow.names
         reject_duplicates(names, str(path))
         if column not in names:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pydantic
 
+from bertie.base.errors import DataError
 from bertie.base.files import atomic_directory, copy_directory, read_json, remove_directory, write_json
 from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
@@ -123,7 +124,8 @@ def search(
 
     Raises:
         SettingsError: the settings of the resumed search differ outside the grid.
-        DataError: the resumed search started with other examples or another model.
+        DataError: the resumed search started with other examples or another model, or the scores of a
+            run are damaged.
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the search.
     """
@@ -183,9 +185,9 @@ class _TrialRunner:
         runs, scores = [], []
         for seed in range(restarts):
             run = self.folder / f"batch{batch_size}-rate{learning_rate!r}-epochs{epochs}-seed{seed}"
-            first_part = next(iter(self._run(run, batch_size, learning_rate, epochs, seed).values()))
+            self._run(run, batch_size, learning_rate, epochs, seed)
             runs.append(run)
-            scores.append(first_part[self.task.main_metric])
+            scores.append(_read_score(run / RESULT_FILE, self.task.main_metric))
         return Trial(batch_size, learning_rate, epochs, tuple(runs), tuple(scores))
 
     def best_model(self, trial: Trial) -> Path:
@@ -197,10 +199,8 @@ class _TrialRunner:
             self._run(run, trial.batch_size, trial.learning_rate, trial.epochs, seed)
         return run / "model"
 
-    def _run(
-        self, run: Path, batch_size: int, learning_rate: float, epochs: int, seed: int
-    ) -> dict[str, Scores]:
-        """Start, resume or skip a run; return its scores."""
+    def _run(self, run: Path, batch_size: int, learning_rate: float, epochs: int, seed: int) -> None:
+        """Start, resume or skip a run; write its scores."""
         if not (run / RESULT_FILE).exists():
             optimizer = self.settings.optimizer.model_copy(update={"learning_rate": learning_rate})
             changes = {"batch_size": batch_size, "optimizer": optimizer, "epochs": epochs, "seed": seed}
@@ -216,8 +216,21 @@ class _TrialRunner:
                 sources=self.sources,
             )
             write_json(run / RESULT_FILE, result.scores)
-        scores: dict[str, Scores] = read_json(run / RESULT_FILE)
-        return scores
+
+
+def _read_score(path: Path, metric: str) -> float:
+    """Return the main score of a run on the first dev part.
+
+    Raises:
+        DataError: the file of its scores is damaged.
+    """
+    try:
+        scores = pydantic.TypeAdapter(dict[str, Scores]).validate_python(read_json(path))
+        return next(iter(scores.values()))[metric]
+    except (DataError, pydantic.ValidationError, StopIteration, KeyError):
+        raise DataError(
+            f"{path}: damaged; delete it and resume the search, which evaluates or trains this run again"
+        ) from None
 
 
 def _trials_folder(output: Path) -> Path:
