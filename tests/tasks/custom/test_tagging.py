@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.custom.tables import write
 
@@ -93,6 +93,7 @@ def test_training_rejects_tags_that_are_all_the_same(tmp_path):
 gold_and_predicted = st.lists(st.tuples(st.sampled_from("NVAX"), st.sampled_from("NVA")), min_size=1)
 
 
+@settings(max_examples=30)  # sklearn takes most of the time
 @given(gold_and_predicted, st.data())
 def test_scores_of_plain_tags_match_sklearn(pairs, data):
     bounds = sorted({0, len(pairs), data.draw(st.integers(0, len(pairs)))})
