@@ -188,7 +188,7 @@ def collect() -> Collected:
     found = passages(workers=min(available_cpus(), 4))
     modules = sorted({passage.module for passage in found})
     packages_aside = {package for package, _, _ in CHOSEN}
-    modules_aside = {*modules[::ASIDE_EVERY], *(m for m in modules if m.split(".")[0] in packages_aside)}
+    modules_aside = {*modules[::ASIDE_EVERY], *(p.module for p in found if p.package in packages_aside)}
     for_training = [passage for passage in found if passage.module not in modules_aside]
     classes, training, unseen = _label_docstrings(for_training)
 
@@ -423,7 +423,8 @@ def next_commands(out: Path) -> list[str]:
     beside = Path(sys.executable).with_name("bertie")
     bertie = "bertie"
     if shutil.which("bertie") != str(beside):  # the environment is not activated
-        bertie = shlex.quote(os.path.relpath(beside)) if beside.exists() else f"{sys.executable} -m bertie"
+        program = [os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "bertie"]
+        bertie = shlex.join(program)
     model, classifier = (shlex.quote(str(out / name)) for name in ("pretraining/model", "classifier"))
     train, dev, new = (shlex.quote(str(out / name)) for name in ("train.csv", "unseen.csv", "my-classifier"))
     return [
