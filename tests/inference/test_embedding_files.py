@@ -33,7 +33,7 @@ def vectors(count):
     return values
 
 
-@pytest.mark.parametrize(("sizes", "expected"), [([2, 3, 4, 1, 9, 1, 1, 1, 1], [2, 2, 2, 3]), ([], [])])
+@pytest.mark.parametrize(("sizes", "expected"), [([2, 3, 4, 1, 9, 1, 1, 1, 1, 1], [2, 2, 2, 3, 1]), ([], [])])
 def test_a_chunk_ends_with_its_last_row_or_character(monkeypatch, sizes, expected):
     monkeypatch.setattr(embedding_files, "CHUNK_ROWS", 3)
     monkeypatch.setattr(embedding_files, "CHUNK_CHARACTERS", 5)
@@ -100,6 +100,8 @@ def test_lone_surrogates_are_written_as_their_escapes(tmp_path):
         assert pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist() == [
             {"a\\ud800": "b\\ud801", "c": [{"d\\ud802": ["e\\ud803", None]}], "embedding": None}
         ]
+    write_embeddings([(chunk(row), vectors(1))], tmp_path / "out.jsonl", 3)
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == row | {"embedding": None}
 
 
 @pytest.mark.parametrize("values", [[1, "x"], [[1], 2], [2**63]])

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.tasks.squad.questions import read_questions
-from bertie.tasks.squad.scores import best_threshold, normalize_answer, score_v1, score_v2
+from bertie.tasks.squad.scores import (
+    best_threshold,
+    normalize_answer,
+    question_scores,
+    score_v1,
+    score_v2,
+    threshold_curve,
+)
 from bertie.tasks.squad.task import SQUAD_TASKS
 
 # Words that are equal or not after normalization.
@@ -94,6 +101,14 @@ def test_v2_scores_of_cases_worked_by_hand(golds, answer, exact, f1):
         **{"exact": exact, "f1": f1, "total": 1},
         **{f"{part}_exact": exact, f"{part}_f1": f1, f"{part}_total": 1},
     }
+
+
+def test_a_missing_answer_is_not_an_empty_one():
+    """In v1.1 it scores 0, even where an answer that normalizes to nothing is right."""
+    golds, answers = [["the"], ["the"]], [None, "a"]
+    v1, v2 = (question_scores(golds, answers, allow_no_answer) for allow_no_answer in (False, True))
+    assert [scores.tolist() for scores in v1] == [[0, 100], [0, 0]]
+    assert [scores.tolist() for scores in v2] == [[100, 100], [100, 100]]
 
 
 @given(st.lists(st.tuples(st.lists(TEXTS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1))
@@ -257,3 +272,7 @@ def test_v2_scores_match_evaluate_v2_0_py_on_real_questions(shared_data):
     assert score_v2(golds, answers, odds) == pytest.approx(
         {"exact_match": expected["exact"], **expected}, rel=1e-13
     )
+    curve = threshold_curve(golds, answers, odds, null_threshold=0.0)
+    for name, values in (("exact", curve.exact_match), ("f1", curve.f1)):
+        assert values.max() == pytest.approx(expected[f"best_{name}"])
+        assert curve.thresholds[values.argmax()] == expected[f"best_{name}_thresh"]
