@@ -107,7 +107,8 @@ def passages(monkeypatch):
     """Passages of 20 packages, some in several, and of the packages that the demo leaves out."""
     made = [
         Passage(
-            f"package{p:02}.module{m}", f"Package {p:02} has function {m:03} for purpose {m * p}. " + "x" * 80
+            f"package{p:02}.module{m}",
+            f"Package {p:02} has function {m:03} for purpose {m * p}. {'x' * 80}\n\nMore of {p}, {m}.",
         )
         for p in range(20)
         for m in range(130 - p)
@@ -116,7 +117,7 @@ def passages(monkeypatch):
         Passage(f"package{p:02}", f"This is in several packages.{'y' * 80}\n\nNews {p}") for p in range(20)
     ]
     chosen = [Passage(f"{package}.part", sentence_of(package, *rest)) for package, *rest in demo.CHOSEN]
-    copies = [Passage("copied", f"First. {chosen[0].text}", is_docstring=False)]
+    copies = [Passage("packages.copy", f"First. {chosen[0].text}", is_docstring=False)]
     monkeypatch.setattr(documentation, "passages", lambda workers: made + shared + chosen + copies)
     monkeypatch.setattr(documentation, "topics", lambda: {"lists": "A topic about lists."})
     return made + shared + chosen + copies
@@ -133,9 +134,10 @@ def test_collect_keeps_tests_out_of_pretraining(passages):
     assert not any(sentence_of(*chosen) in text for chosen in demo.CHOSEN)
     assert all(sentence_of(*chosen) in "\n".join(collected.aside) for chosen in demo.CHOSEN)
     assert "A topic about lists." in collected.documents
-    modules = {passage.module for passage in passages}
-    packages = {package for package, *_ in demo.CHOSEN}
-    assert len(collected.aside) == math.ceil(len(modules) / demo.ASIDE_EVERY) + len(packages)
+    endings = {passage.module: passage.text.rpartition("\n")[2] for passage in passages}
+    modules_aside = sorted(endings)[:: demo.ASIDE_EVERY]
+    assert all(endings[module] in "\n".join(collected.aside) for module in modules_aside)
+    assert len(collected.aside) == len(modules_aside) + len({package for package, *_ in demo.CHOSEN})
 
 
 def test_long_docstrings_of_one_public_package_are_labelled():
