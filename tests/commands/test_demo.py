@@ -144,6 +144,7 @@ def test_long_docstrings_of_one_public_package_are_labelled():
     long = "x" * demo.MIN_CHARACTERS
     classes, training, unseen = demo._label_docstrings(
         [
+            Passage("torch.b", long + "torch"),
             Passage("numpy.a", long),
             Passage("numpy.b", long),
             Passage("numpy.b", long + "comment", is_docstring=False),
@@ -151,10 +152,16 @@ def test_long_docstrings_of_one_public_package_are_labelled():
             Passage("_private.a", long + "private"),
             Passage("numpy.b", long + "shared"),
             Passage("torch.b", long + "shared"),
-            Passage("torch.b", long + "torch"),
         ]
     )
     assert (classes, training, unseen) == (("numpy", "torch"), [], [(long, 0), (long + "torch", 1)])
+
+
+def test_a_document_has_the_new_paragraphs_of_a_module():
+    passages = [Passage("a", "1\n\n2"), Passage("b", "2\n\n3"), Passage("a", "3\n\n4"), Passage("c", "1")]
+    seen = {"4"}
+    assert demo._make_documents([*passages, Passage("a", "5")], seen) == ["1\n\n2\n\n5", "3"]
+    assert seen == set("12345")
 
 
 def test_a_resumed_demo_keeps_its_text(tmp_path):

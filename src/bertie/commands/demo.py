@@ -247,7 +247,7 @@ def _write_documents(out: Path, collected: Collected) -> None:
     if not text.exists():  # a prepare that was killed resumes only if its input has not been written again
         write_text(text, "".join(json.dumps({"text": document}) + "\n" for document in collected.documents))
     for name, rows in (("train", collected.training), ("unseen", collected.unseen)):
-        lines = io.StringIO(newline="")
+        lines = io.StringIO()
         writer = csv.writer(lines)
         writer.writerow(["text", "label"])
         writer.writerows((text, collected.classes[index]) for text, index in rows)
