@@ -70,6 +70,26 @@ def test_cluster_gives_the_results_of_local_tasks(scheduler, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_abandoned_run_cancels_its_tasks(scheduler, monkeypatch):
+    """The list keeps the futures: Dask also drops a task whose future nobody has."""
+    submit, futures = cluster.DaskCluster._submit, []
+
+    def record(workers, function, argument):
+        futures.append(submit(workers, function, argument))
+        return futures[-1]
+
+    monkeypatch.setattr(cluster.DaskCluster, "_submit", record)
+    with cluster.connect(scheduler) as workers:
+        for results in (run_tasks(str, range(9), workers), workers.map(str, range(9))):
+            next(results)
+            results.close()
+            first, *others = sorted(future.status == "cancelled" for future in futures)
+            assert not first
+            assert others
+            assert all(others)
+            futures.clear()
+
+
 def test_prepare_writes_the_bytes_of_a_local_run(scheduler, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "abc":

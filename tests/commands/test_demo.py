@@ -1,28 +1,33 @@
 """`bertie demo`: its text, its schedule, its report, and the commands that it proposes."""
 
+import csv
 import errno
 import json
 import math
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from threading import Timer
-from urllib.request import urlopen
+from types import SimpleNamespace
 
 import pytest
 from tests.inference.small_models import save_small
 
+import bertie
 from bertie.base.errors import BertieError
+from bertie.base.settings import SETTINGS_FILE, resolve, write_settings
 from bertie.commands import demo, documentation
 from bertie.commands.demo import Collected
 from bertie.commands.demo_report import Outcome, check, write_report
 from bertie.commands.documentation import Passage, SourceFile, find_sources, join_wrapped_lines, read_files
 from bertie.commands.main import main
+from bertie.inference.results import MaskPrediction
 from bertie.recipes import read_recipe
 from bertie.reports.page import MaskedSentence
+from bertie.training.pretraining_settings import PretrainingSettings
 
 SOURCE = '''# Copyright notice
 """Say hello to the people of the world, which
@@ -102,7 +107,8 @@ def passages(monkeypatch):
     """Passages of 20 packages, some in several, and of the packages that the demo leaves out."""
     made = [
         Passage(
-            f"package{p:02}.module{m}", f"Package {p:02} has function {m:03} for purpose {m * p}. " + "x" * 80
+            f"package{p:02}.module{m}",
+            f"Package {p:02} has function {m:03} for purpose {m * p}. {'x' * 80}\n\nMore of {p}, {m}.",
         )
         for p in range(20)
         for m in range(130 - p)
@@ -110,10 +116,10 @@ def passages(monkeypatch):
     shared = [
         Passage(f"package{p:02}", f"This is in several packages.{'y' * 80}\n\nNews {p}") for p in range(20)
     ]
-    chosen = [Passage(package, sentence_of(package, *rest)) for package, *rest in demo.CHOSEN]
-    copies = [Passage("copied", f"First. {chosen[0].text}", is_docstring=False)]
+    chosen = [Passage(f"{package}.part", sentence_of(package, *rest)) for package, *rest in demo.CHOSEN]
+    copies = [Passage("packages.copy", f"First. {chosen[0].text}", is_docstring=False)]
     monkeypatch.setattr(documentation, "passages", lambda workers: made + shared + chosen + copies)
-    monkeypatch.setattr(documentation, "topics", dict)
+    monkeypatch.setattr(documentation, "topics", lambda: {"lists": "A topic about lists."})
     return made + shared + chosen + copies
 
 
@@ -127,6 +133,48 @@ def test_collect_keeps_tests_out_of_pretraining(passages):
     assert not {docstring for docstring, _ in collected.training} & {d for d, _ in collected.unseen}
     assert not any(sentence_of(*chosen) in text for chosen in demo.CHOSEN)
     assert all(sentence_of(*chosen) in "\n".join(collected.aside) for chosen in demo.CHOSEN)
+    assert "A topic about lists." in collected.documents
+    endings = {passage.module: passage.text.rpartition("\n")[2] for passage in passages}
+    modules_aside = sorted(endings)[:: demo.ASIDE_EVERY]
+    assert all(endings[module] in "\n".join(collected.aside) for module in modules_aside)
+    assert len(collected.aside) == len(modules_aside) + len({package for package, *_ in demo.CHOSEN})
+
+
+def test_long_docstrings_of_one_public_package_are_labelled():
+    long = "x" * demo.MIN_CHARACTERS
+    classes, training, unseen = demo._label_docstrings(
+        [
+            Passage("torch.b", long + "torch"),
+            Passage("numpy.a", long),
+            Passage("numpy.b", long),
+            Passage("numpy.b", long + "comment", is_docstring=False),
+            Passage("numpy.b", long[1:]),
+            Passage("_private.a", long + "private"),
+            Passage("numpy.b", long + "shared"),
+            Passage("torch.b", long + "shared"),
+        ]
+    )
+    assert (classes, training, unseen) == (("numpy", "torch"), [], [(long, 0), (long + "torch", 1)])
+
+
+def test_a_document_has_the_new_paragraphs_of_a_module():
+    passages = [Passage("a", "1\n\n2"), Passage("b", "2\n\n3"), Passage("a", "3\n\n4"), Passage("c", "1")]
+    seen = {"4"}
+    assert demo._make_documents([*passages, Passage("a", "5")], seen) == ["1\n\n2\n\n5", "3"]
+    assert seen == set("12345")
+
+
+def test_a_resumed_demo_keeps_its_text(tmp_path):
+    """A prepare that was killed resumes only if its input is the same file."""
+    collected = Collected(["a", "b"], [], ("numpy", "torch"), [("two\nlines", 1)], [('"', 0)])
+    demo._write_documents(tmp_path, collected)
+    assert (tmp_path / "text.jsonl").read_text() == '{"text": "a"}\n{"text": "b"}\n'
+    for name, row in (("train", ["two\nlines", "torch"]), ("unseen", ['"', "numpy"])):
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            assert list(csv.reader(file)) == [["text", "label"], row]
+    before = (tmp_path / "text.jsonl").stat()
+    demo._write_documents(tmp_path, collected)
+    assert (tmp_path / "text.jsonl").stat() == before
 
 
 def test_collect_has_each_paragraph_once(passages):
@@ -141,7 +189,7 @@ def test_drawn_sentences_mask_one_known_word_and_are_reproducible():
     drawn = demo.draw_masked_sentences([document, "x = code(1)\nToo short."], tokens)
     assert drawn == demo.draw_masked_sentences([document], tokens)
     assert len(drawn) == 9
-    assert {word for _, word in drawn} <= tokens
+    assert {word for _, word in drawn} == tokens
     assert all(sentence.replace("[MASK]", word) in document for sentence, word in drawn)
 
 
@@ -163,8 +211,10 @@ def runs(monkeypatch):
 
     def pretrain(settings, corpus, output, resume=False, silent=False):
         phases.append([(phase.steps, phase.max_seq_length) for phase in settings.phases])
-        rows = [{"kind": "train", "step": step, "seconds": 5 + 0.1 * step} for step in (20, 40)]
-        output.mkdir(parents=True)
+        steps = range(settings.log_every, settings.total_steps + 1, settings.log_every)
+        rows = [{"kind": "train", "step": step, "seconds": 5 + 0.1 * step} for step in steps]
+        rows.append({"kind": "evaluation", "step": settings.total_steps})
+        output.mkdir(parents=True, exist_ok=resume)
         (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     monkeypatch.setattr("bertie.training.pretraining.pretrain", pretrain)
@@ -186,6 +236,16 @@ def test_slow_machine_takes_longer_and_is_told(tmp_path, runs, capsys):
     assert [steps for steps, _ in runs[-1]] == [round(demo.MIN_SCALE * phase["steps"]) for phase in recipe]
     minutes = demo.MIN_SCALE * 0.1 * sum(phase["steps"] for phase in recipe) / 60
     assert f"slow or busy: it will take about {minutes:.0f} minutes" in capsys.readouterr().err
+
+
+def test_killed_pretraining_resumes_with_its_settings(tmp_path, runs):
+    """The speed may be another one now."""
+    settings = resolve(
+        PretrainingSettings, read_recipe("demo"), {"phases": [{"steps": 7, "max_seq_length": 16}]}
+    )
+    write_settings(tmp_path / "pretraining" / SETTINGS_FILE, settings)
+    demo._pretrain(tmp_path, 10)
+    assert runs == [[(7, 16)]]
 
 
 # Report
@@ -248,6 +308,23 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
     assert page.index("Close the") < page.index("Open the") < page.index("Settings")
 
 
+def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
+    """The model always guesses "the"; only some of the sentences are shown."""
+
+    def fill_mask(sentences, top_k):
+        return [[[MaskPrediction(0.5, 7, "the", "")] * top_k] for _ in sentences]
+
+    sentences = [f"Open {word} file number {i} of many others." for i in range(9) for word in ("the", "that")]
+    tokenizer = SimpleNamespace(vocabulary=SimpleNamespace(tokens=["the", "that"]))
+    model = SimpleNamespace(tokenizer=tokenizer, fill_mask=fill_mask)
+    monkeypatch.setattr(bertie, "load", lambda path: model)
+    filled = demo._fill_masks(tmp_path, ["\n".join(sentences)])
+    assert [row.sentence for row in filled.chosen] == [sentence for _, sentence, _ in demo.CHOSEN]
+    assert [row.truth for row in filled.chosen] == [truth for *_, truth in demo.CHOSEN]
+    assert filled.chosen[0].predictions == [("the", 0.5)] * 5
+    assert (len(filled.drawn), filled.total, filled.accuracy) == (demo.SHOWN, 18, 0.5)
+
+
 # The commands to go on with
 
 
@@ -262,37 +339,30 @@ def commands(tmp_path_factory):
     return demo.next_commands(out)
 
 
-def arguments(command):
-    """Return the command as pasted into a shell, but run by this Python."""
+def run_pasted(command, monkeypatch, capsys, *options):
+    """Run a command as pasted into a shell, but by this Python; return its stdout and stderr."""
     pasted = shlex.split(command)
     start = 3 if pasted[1] == "-m" else 1
-    return [sys.executable, "-m", "bertie.commands.main", *pasted[start:]]
+    monkeypatch.setattr(sys, "argv", ["bertie", *pasted[start:], *options])
+    with pytest.raises(SystemExit) as exit_status:
+        main()
+    out, err = capsys.readouterr()
+    assert not exit_status.value.code, err
+    return out, err
 
 
 def test_proposed_predict_and_finetune_work_when_pasted(commands, monkeypatch, capsys):
-    predict, _, finetune = map(arguments, commands)
-    for command, printed in ((predict, "\n"), (finetune, "accuracy")):
-        monkeypatch.setattr(sys, "argv", ["bertie", *command[3:]])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        out, err = capsys.readouterr()
-        assert not exit_status.value.code, err
-        assert printed in out
+    predict, _, finetune = commands
+    assert run_pasted(predict, monkeypatch, capsys)[0].count("\n") > 1
+    assert "accuracy" in run_pasted(finetune, monkeypatch, capsys)[0]
 
 
-def test_proposed_serve_works_when_pasted(commands):
-    serve = [*arguments(commands[1]), "--port", "0"]
-    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
-        alarm = Timer(240, process.kill)  # if no line has the address
-        alarm.start()
-        try:
-            address = next(
-                match[0] for line in process.stderr if (match := re.search(r"http://[\d.:]+", line))
-            )
-            assert urlopen(f"{address}/health").status == 200
-        finally:
-            process.kill()
-            alarm.cancel()
+def test_proposed_serve_works_when_pasted(commands, monkeypatch, capsys):
+    """test_serve.py has servers that answer."""
+    monkeypatch.setattr("bertie.inference.server.running.Server.run", lambda server, sockets: None)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # keep this process's handlers
+    _, err = run_pasted(commands[1], monkeypatch, capsys, "--port", "0")
+    assert re.search(r"http://[\d.:]+ serves model \(fill mask\), classifier \(classify\);", err)
 
 
 def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
@@ -301,6 +371,24 @@ def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
     for command in commands:
         program = shlex.split(command)[0]
         assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
+
+
+def test_proposed_program_is_found_from_the_current_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def program():
+        words = shlex.split(demo.next_commands(tmp_path)[0])
+        return words[: words.index("predict")]
+
+    assert program() == [str(folder / "python"), "-m", "bertie"]
+    (folder / "bertie").touch(0o755)
+    assert program() == ["a folder/bertie"]
+    monkeypatch.setenv("PATH", str(folder))
+    assert program() == ["bertie"]
 
 
 def run_demo(monkeypatch, capsys, out, *options):
@@ -331,3 +419,6 @@ def test_a_demo_resumes_with_the_same_command_only(tmp_path, monkeypatch, capsys
     (out / "demo.json").unlink()
     assert run_demo(monkeypatch, capsys, out).startswith(f"bertie: {out}: exists already; choose another")
     assert (out / "text.jsonl").read_text() == "{}"
+    (out / "demo.json").write_text('{"seconds": 220}')
+    (out / "report.html").touch()
+    assert run_demo(monkeypatch, capsys, out).startswith(f"bertie: {out}: exists already; choose another")

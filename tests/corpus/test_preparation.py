@@ -390,6 +390,15 @@ def test_pieces_of_long_documents_do_not_change_the_bytes(
     assert read_tree(tmp_path / "pieces") == read_tree(tmp_path / "whole")
 
 
+def test_dropped_documents_are_reported(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, text in enumerate(["Ab ef.", "Ab ef.", "\u200b", "Ab."]):
+        (tmp_path / f"{number}.txt").write_text(text)
+    bertie.prepare(sorted(tmp_path.iterdir()), tokenizer=tokenizer, out=tmp_path / "out", workers=1)
+    assert "dropped: 1 duplicate and 1 empty documents\n" in capsys.readouterr().err
+
+
 def test_run_stopped_by_bad_input_resumes_and_skips_it(
     tmp_path: Path, inputs: list[Path], tokenizer: Path
 ) -> None:

@@ -120,3 +120,19 @@ def test_suffixes_may_have_capital_letters(name, tmp_path):
     write_features([features], tmp_path / name, "words")
     (tmp_path / name).rename(tmp_path / name.lower())
     assert read(tmp_path / name.lower())["words"].to_pylist() == [["a"]]
+
+
+def test_only_the_strings_have_a_dictionary(tmp_path):
+    """For vectors compression, dictionaries and statistics cost time, and save no space."""
+    for unit in ("tokens", "words"):
+        write_features(CHUNKS, tmp_path / "out.parquet", unit)
+        group = pyarrow.parquet.read_metadata(tmp_path / "out.parquet").row_group(0)
+        columns = {group.column(i).path_in_schema.split(".")[0]: group.column(i) for i in range(3)}
+        assert {name: column.has_dictionary_page for name, column in columns.items()} == {
+            unit: True,
+            "layer_0": False,
+            "layer_1": False,
+        }
+        assert {(column.compression, column.is_stats_set) for column in columns.values()} == {
+            ("UNCOMPRESSED", False)
+        }

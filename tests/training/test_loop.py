@@ -24,11 +24,12 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import ClassificationModel, PreTrainingModel
 from bertie.training import loop
-from bertie.training.checkpoints import TrainState
+from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_settings import FinetuningSettings
-from bertie.training.loop import Batch, count_micro_batches, split_sequences
+from bertie.training.loop import Batch, LoopSchedule, count_micro_batches, split_sequences
 from bertie.training.metrics_file import read_metrics
+from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
@@ -183,6 +184,33 @@ def test_logged_times_are_of_training_steps_also_after_a_resume(
     tokens = [0, *(row["tokens"] for row in rows)]
     speeds = [row["tokens_per_second"] for row in rows]
     assert speeds == [pytest.approx((b - a) / 1.5, abs=0.1) for a, b in pairwise(tokens)]
+
+
+def test_training_removes_checkpoints_that_a_kill_left(tmp_path):
+    """`save` removes them after the next step; a run that has no next step saves nothing."""
+    model = ClassificationModel(
+        BertConfig(vocab_size=9, hidden_size=12, num_hidden_layers=1, intermediate_size=4), 2
+    )
+    optimizer = build_optimizer(model, OptimizerSettings())
+    with RunDirectory(tmp_path) as run:
+        for step in (1, 2, 3):
+            run.save(TrainState(step=step), model, optimizer, save_every=1, keep_checkpoints=3)
+        loop.train(
+            LossFunction(model, Ranks()),
+            iter(()),
+            optimizer,
+            learning_rate=1.0,
+            max_gradient_norm=1.0,
+            schedule=LoopSchedule(3, 0, log_every=0, evaluate_every=0, save_every=1, keep_checkpoints=2),
+            seed=0,
+            state=TrainState(step=3),
+            run=run,
+            evaluate=dict,
+            progress=None,
+            ranks=Ranks(),
+            autocast=nullcontext(),
+        )
+    assert [path.name for path in run.checkpoints()] == ["step-00000002", "step-00000003"]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")

@@ -188,7 +188,7 @@ def collect() -> Collected:
     found = passages(workers=min(available_cpus(), 4))
     modules = sorted({passage.module for passage in found})
     packages_aside = {package for package, _, _ in CHOSEN}
-    modules_aside = {*modules[::ASIDE_EVERY], *(m for m in modules if m.split(".")[0] in packages_aside)}
+    modules_aside = {*modules[::ASIDE_EVERY], *(p.module for p in found if p.package in packages_aside)}
     for_training = [passage for passage in found if passage.module not in modules_aside]
     classes, training, unseen = _label_docstrings(for_training)
 
@@ -247,7 +247,7 @@ def _write_documents(out: Path, collected: Collected) -> None:
     if not text.exists():  # a prepare that was killed resumes only if its input has not been written again
         write_text(text, "".join(json.dumps({"text": document}) + "\n" for document in collected.documents))
     for name, rows in (("train", collected.training), ("unseen", collected.unseen)):
-        lines = io.StringIO(newline="")
+        lines = io.StringIO()
         writer = csv.writer(lines)
         writer.writerow(["text", "label"])
         writer.writerows((text, collected.classes[index]) for text, index in rows)
@@ -423,7 +423,8 @@ def next_commands(out: Path) -> list[str]:
     beside = Path(sys.executable).with_name("bertie")
     bertie = "bertie"
     if shutil.which("bertie") != str(beside):  # the environment is not activated
-        bertie = shlex.quote(os.path.relpath(beside)) if beside.exists() else f"{sys.executable} -m bertie"
+        program = [os.path.relpath(beside)] if beside.exists() else [sys.executable, "-m", "bertie"]
+        bertie = shlex.join(program)
     model, classifier = (shlex.quote(str(out / name)) for name in ("pretraining/model", "classifier"))
     train, dev, new = (shlex.quote(str(out / name)) for name in ("train.csv", "unseen.csv", "my-classifier"))
     return [

@@ -209,17 +209,14 @@ def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pya
 
     The types are from a schema, or from the values.
     """
+    rows = _escaped(rows)
     names = schema.names if schema else list(dict.fromkeys(name for row in rows for name in row))
     columns = []
     for name in names:
-        # A lone surrogate, which JSON can express and UTF-8 cannot, is written as its escape sequence.
-        values = [
-            value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-            for value in (row.get(name) for row in rows)
-        ]
+        values = [row.get(name) for row in rows]
         try:
             columns.append(pyarrow.array(values, schema.field(name).type if schema else None))
-        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+        except (pyarrow.ArrowException, OverflowError) as error:
             if schema and schema.field(name).type == pyarrow.null():
                 raise DataError(
                     f"{location} and below: column {name!r} has values, but the rows before are null there; "
@@ -232,6 +229,17 @@ def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pya
             f"read a file instead of standard input"
         )
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema, names=None if schema else names)
+
+
+def _escaped(value: Any) -> Any:
+    """Write lone surrogates, which JSON can express and UTF-8 cannot, as their escape sequences."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {_escaped(name): _escaped(item) for name, item in value.items()}
+    return value
 
 
 def _several_types(location: str, column: str, error: Exception) -> DataError:

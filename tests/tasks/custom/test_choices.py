@@ -59,6 +59,17 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
         CustomMultipleChoice().read(path, labelled=True)
 
 
+@pytest.mark.parametrize("first", [["a"], "a", ["a", "b", " "]])
+def test_a_skipped_row_does_not_set_the_number_of_endings(tmp_path, capsys, first):
+    rows = {"context": ["x"] * 4, "endings": [first, ["c", "d"], ["e", "f", "g"], ["h", "i"]]}
+    path = write(tmp_path / "a.jsonl", rows)
+    assert CustomMultipleChoice(on_error="skip").read(path, labelled=False).endings == [
+        ["c", "d"],
+        ["h", "i"],
+    ]
+    assert "a.jsonl: skipped 2 of 4 rows" in capsys.readouterr().err
+
+
 def test_missing_columns_of_choices_name_their_options(tmp_path):
     path = write(tmp_path / "a.csv", {"text": ["x"]})
     advice = (

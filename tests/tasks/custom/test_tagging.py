@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.custom.tables import write
 
@@ -93,6 +93,7 @@ def test_training_rejects_tags_that_are_all_the_same(tmp_path):
 gold_and_predicted = st.lists(st.tuples(st.sampled_from("NVAX"), st.sampled_from("NVA")), min_size=1)
 
 
+@settings(max_examples=30)  # sklearn takes most of the time
 @given(gold_and_predicted, st.data())
 def test_scores_of_plain_tags_match_sklearn(pairs, data):
     bounds = sorted({0, len(pairs), data.draw(st.integers(0, len(pairs)))})
@@ -114,7 +115,17 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
         ([["a"], []], [["O"], []], "line 2: no words in the column 'words'; add them or delete the row"),
         ([["a"], ["b"]], [["O"], []], "line 2: no tags in the column 'tags'; add them or delete the row"),
         ([["a"], None], [["O"], ["O"]], "line 2: no words in the column 'words'; add them or"),
-        ([["a"], "b"], [["O"], ["O"]], "line 2: 'b' in the column 'words' is not a list of strings"),
+        (
+            [["a"], "b"],
+            [["O"], ["O"]],
+            r"line 2: 'b' in the column 'words' is not a list of strings; write one such as \["
+            r'"a", "b"\], in a \.jsonl or \.parquet file$',
+        ),
+        (
+            [["a"], ["b", 3]],
+            [["O"], ["O", "O"]],
+            r"""line 2: \['b', 3\] in the column 'words' is not a list of strings; write one .* "b"\]$""",
+        ),
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["P", ""]], "line 2: '' is not a plain tag"),

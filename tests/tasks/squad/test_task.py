@@ -173,6 +173,7 @@ def test_labels_of_real_questions_cover_their_answers(shared_data, tokenizer):
 
 def test_written_predictions_are_read_back(write, tokenizer, shared_data, tmp_path):
     examples = V2.read(V2.file(shared_data / "squad", "dev"), labelled=True)
+    examples = V2.select(examples, range(0, len(examples), 4))
     windows = V2.encode(examples, tokenizer, 384)
     noise = np.random.default_rng(0).normal(0, 5, (len(windows.input_ids), 2))
     logits = (gold_logits(windows) + noise).astype(np.float32)
@@ -194,7 +195,7 @@ def test_written_predictions_are_read_back(write, tokenizer, shared_data, tmp_pa
     # the best threshold counts any text as an answer; the score normalizes "the" to no answer.)
     scores = task.score(examples, predictions)
     scores_of_file = V2.score(examples, V2.read_predictions(examples, path))
-    assert scores["best_f1"] <= scores["f1"] < scores["best_f1"] + 0.2
+    assert -1e-9 < scores["f1"] - scores["best_f1"] < 0.2  # their sums are in different orders
     assert scores["f1"] > V2.score(examples, V2.decode(examples, windows, logits))["f1"]
     assert scores_of_file == {name: score for name, score in scores.items() if "best" not in name}
 

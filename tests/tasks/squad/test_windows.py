@@ -180,9 +180,9 @@ def test_questions_without_gold_answers_have_no_labels():
 
 
 def test_a_question_needs_room_for_one_token_of_its_context():
-    questions = Questions(["1", "2"], ["a b", "a " * 9], ["a b c"], np.array([0, 0]))
+    questions = Questions(["1", "2", "3"], ["a b", "a " * 9, "b " * 9], ["a b c"], np.array([0, 0, 0]))
     windows = encode_windows(questions, TOKENIZER, 13, 128, 64)
-    assert np.diff(windows.bounds).tolist() == [2 + 3 + 3, 13, 13, 13]
+    assert np.diff(windows.bounds).tolist() == [2 + 3 + 3, *[13] * 6]
     with pytest.raises(TextError, match=r"^questions\[1\]: the question 'a a .*', with 9 .*=12; short"):
         encode_windows(questions, TOKENIZER, 12, 128, 64)
     with pytest.raises(TextError, match=r"with 4 .* leaves no room for its context in max_seq_length=7;"):

@@ -48,10 +48,12 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
                 not as many as the first row, or its label is not the index of an ending.
         """
 
+        counts: list[int] = []  # of endings, in rows that are not skipped
+
         def check(rows: Rows, i: int) -> None:
             check_text(rows, i, self.context)
-            count = len(self._endings(rows, 0))
-            if len(endings := self._endings(rows, i)) != count or count < 2:
+            endings = self._endings(rows, i)
+            if len(endings) < 2 or (counts and len(endings) != counts[0]):
                 raise DataError(
                     f"{rows.location(i)}: {count_noun(len(endings), 'ending')}; every row needs the same "
                     f"number, at least two"
@@ -60,6 +62,7 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
                 raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
             if labelled:
                 self._index(rows, i)
+            counts.append(len(endings))
 
         columns = {self.context: "--column context=NAME"}
         columns |= dict.fromkeys(self.endings, "--column endings=NAME")

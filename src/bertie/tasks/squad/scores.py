@@ -146,8 +146,10 @@ def question_scores(
     Returns:
         Exact match and F1 in percent, float64 (n,) each.
     """
-    score = score_v2 if allow_no_answer else score_v1
-    scores = [score([texts], [answer or ""]) for texts, answer in zip(golds, answers, strict=True)]
+    scores = [
+        score_v2([texts], [answer or ""]) if allow_no_answer else score_v1([texts], [answer])
+        for texts, answer in zip(golds, answers, strict=True)
+    ]
     return np.array([row["exact_match"] for row in scores]), np.array([row["f1"] for row in scores])
 
 
