@@ -125,6 +125,13 @@ def test_bar_is_a_least_or_a_largest_ratio(measure, ratio, at_most, met):
     assert row.met is met
 
 
+@pytest.mark.parametrize(("bar", "met"), [(1.0, True), (0.9, False), (None, None)])
+def test_cost_is_divided_by_the_peers(measure, bar, met):
+    row = measure.at_most("n", "c", "p", "s", [1.0, 2.0, 6.0], [2.0, 2.0, 4.0], bar)
+    assert (row.ours, row.theirs, row.ratio, row.spread) == (2.0, 2.0, 1.0, (0.5, 1.5))
+    assert row.met is met
+
+
 @pytest.mark.parametrize(("power", "met"), [(0, True), (1, True), (1.5, False)])
 def test_growth_finds_the_exponent(measure, power, met):
     growth = measure.Growth("n", "c", "s", (1, 4, 16), tuple(3.0 * size**power for size in (1, 4, 16)))
