@@ -193,6 +193,23 @@ def test_options_reach_the_model(tmp_path, options, message):
         bertie.evaluate(path, [{"text": "the cat", "label": "good"}], **options)
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+def test_official_test_parts_have_no_public_labels(tmp_path, is_file):
+    file = tmp_path / "test.tsv"
+    options = {"task": "mrpc", "data": file if is_file else tmp_path, "part": None if is_file else "test"}
+    file.write_text("index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\ta\tb\n")
+    message = f"{file}: the labels of this part of mrpc are not public; score dev instead"
+    with pytest.raises(bertie.SettingsError, match=message):
+        bertie.evaluate("model", **options)
+    file.write_text("index\t#1 String\n0\ta\n")
+    with pytest.raises(bertie.SettingsError, match="no column '#2 String'"):
+        bertie.evaluate("model", **options)
+    file.write_text("Quality\t#1 String\t#2 String\n1\ta\tb\n")  # of one who knows the labels
+    predictions = tmp_path / "predictions.tsv"
+    predictions.write_text("index\tprediction\n0\t1\n")
+    assert bertie.evaluate(predictions=predictions, **options).scores[options["part"] or "dev"]["f1"] == 100
+
+
 def test_wrong_labels_are_an_error_at_the_row(run):
     rows = [*ROWS[:2], {"review": "a film", "stars": "fair"}]
     with pytest.raises(bertie.DataError, match=r"^data, row 3: "):

@@ -359,7 +359,7 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "seed": -(2**63) - 1},
             "settings: seed = -9223372036854775809: use a seed of less than 64 ",
         ),
-        ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: input should be greater than 0"),
+        ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: expected a number greater than 0"),
         ({"train": ROWS, "resume": True}, "resume needs the directory of the run; give it as out"),
         (
             {"train": ROWS, **REVIEWS, "resume": True, "out": "new"},

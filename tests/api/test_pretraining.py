@@ -154,7 +154,7 @@ def test_a_diverged_run_writes_no_model(corpus):
     ):
         bertie.pretrain(RECIPE, corpus=corpus, out="out", optimizer={"learning_rate": 1e30})
     assert not Path("out/model").exists()
-    with pytest.raises(bertie.SettingsError, match="learning_rate = inf: input should be a finite number"):
+    with pytest.raises(bertie.SettingsError, match="learning_rate = inf: expected a finite number"):
         bertie.pretrain(RECIPE, corpus=corpus, out="out2", optimizer={"learning_rate": math.inf})
 
 
@@ -256,7 +256,7 @@ def test_damaged_head_of_the_initial_model_is_an_error(corpus):
         (RECIPE, {"bach_size": 8}, "recipe: unknown setting 'bach_size'; did you mean 'batch_size'?"),
         (RECIPE, {"settings": {"optimizer.rate": 1}}, "recipe: unknown setting 'optimizer.rate'; "),
         (RECIPE, {"seed": 2**70}, "recipe: seed = 1180591620717411303424: use a seed of less than 64 bits"),
-        (RECIPE, {"batch_size": "many"}, "recipe: batch_size = 'many': input should be a valid integer"),
+        (RECIPE, {"batch_size": "many"}, "recipe: batch_size = 'many': expected an integer"),
     ],
 )
 def test_wrong_recipes_and_settings_are_a_settings_error(corpus, recipe, options, message):

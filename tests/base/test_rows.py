@@ -140,6 +140,14 @@ def test_malformed_rows_can_be_skipped(tmp_path):
         read_rows(tmp_path / "a.csv", ["b"], [])
 
 
+def test_a_malformed_row_names_the_lines_that_it_takes_in(tmp_path):
+    (tmp_path / "a.tsv").write_text('a\tb\n"x\t1\ny\t2\nz "z"\t3\nw\t4\n')
+    skipped: list[DataError] = []
+    assert read_rows(tmp_path / "a.tsv", ["a"], skipped).columns == {"a": ["w"]}
+    (error,) = skipped
+    assert "a.tsv, line 2: the row that begins here and reaches line 4 is malformed" in str(error)
+
+
 def test_ten_skipped_rows_are_shown_and_all_are_counted(tmp_path, capsys):
     skipped = [DataError(f"row {number}") for number in range(1, 1013)]
     report_skipped(tmp_path / "a.csv", skipped, kept=988)

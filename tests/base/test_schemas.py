@@ -8,7 +8,7 @@ import pytest
 
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import read_json
-from bertie.base.schemas import Foreign, read_foreign
+from bertie.base.schemas import Foreign, describe_problem, read_foreign
 
 
 class Token(Foreign):
@@ -33,13 +33,13 @@ def test_other_keys_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"size": "x"}', "size is 'x': input should be a valid integer"),
-        ('{"size": NaN}', "size is nan: input should be a finite number"),
-        ('{"tokens": [7]}', "tokens.0 is 7: input should be a valid string"),
+        ('{"size": "x"}', "size is 'x': expected an integer"),
+        ('{"size": NaN}', "size is nan: expected a finite number"),
+        ('{"tokens": [7]}', "tokens.0 is 7: expected a string"),
         ('{"tokens": [{"content": 1}]}', "tokens.0"),
         ('{"tokens": [{}]}', "tokens.0"),
-        ('{"ids": {"5": -1}}', "ids.5 is -1: input should be greater than or equal to 0"),
-        ('{"ids": {"a": 1}}', "ids.a is 'a': input should be a valid integer"),
+        ('{"ids": {"5": -1}}', "ids.5 is -1: expected a number greater than or equal to 0"),
+        ('{"ids": {"a": 1}}', "ids.a is 'a': expected an integer"),
         ('{"tokens": "\\ud800"}', "tokens is "),
     ],
 )
@@ -65,3 +65,20 @@ def test_file_in_the_place_of_a_folder_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("")
     with pytest.raises(DataError, match="its folder is a file"):
         read_json(tmp_path / "folder" / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ("Input should be a valid boolean, unable to interpret input", "expected true or false"),
+        (
+            "Input should be a valid integer, got a number with a fractional part",
+            "expected an integer, got a number with a fractional part",
+        ),
+        ("Input should be less than or equal to 1", "expected a number less than or equal to 1"),
+        ("Input should be 'mean' or 'max'", "expected 'mean' or 'max'"),
+        ("Value error, Use a smaller seed", "use a smaller seed"),
+    ],
+)
+def test_problems_are_described_in_bertie_s_words(message, problem):
+    assert describe_problem(message) == problem

@@ -145,11 +145,11 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
         ({"phases": [{}]}, "recipe.toml: 'phases.0.max_seq_length' is missing; add it"),
         (
             {"optimizer": {"warmup_steps": -1}},
-            "recipe.toml: optimizer.warmup_steps = -1: input should be greater than or equal to 0",
+            "recipe.toml: optimizer.warmup_steps = -1: expected a number greater than or equal to 0",
         ),
         (
             {"seed": "x"},
-            "recipe.toml: seed = 'x': input should be a valid integer, unable to parse string as an integer",
+            "recipe.toml: seed = 'x': expected an integer",
         ),
         (
             {"learning_rate": 1},
@@ -169,11 +169,12 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
         ({"tags": 3}, "recipe.toml: tags = 3: expected a list; write [3]"),
         (
             {"phases": 3},
-            "recipe.toml: phases = 3: a section; set a key in it, such as phases.0.max_seq_length",
+            "recipe.toml: phases = 3: expected a section; set a key in it, such as phases.0.max_seq_length",
         ),
         (
             {"optimizer": 3},
-            "recipe.toml: optimizer = 3: a section; set a key in it, such as optimizer.learning_rate",
+            "recipe.toml: optimizer = 3: expected a section; set a key in it, such as "
+            "optimizer.learning_rate",
         ),
         ({"name": "impossible"}, "recipe.toml: there is no such recipe"),
     ],

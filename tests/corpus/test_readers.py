@@ -476,10 +476,17 @@ def test_missing_inputs_are_reported(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="nothing: no such file"):
         list(read_documents(tmp_path / "nothing"))
-    with pytest.raises(DataError, match="nothing: no such file or directory"):
+    with pytest.raises(DataError, match=r"nothing: no such file or directory$"):
         list_inputs([tmp_path / "nothing"])
     with pytest.raises(DataError, match="empty: no files"):
         list_inputs([tmp_path / "empty"])
+
+
+def test_a_text_in_place_of_a_path_is_to_be_written_to_a_file() -> None:
+    message = "no such file or directory; if this is a text, write it to a file first, and pass the file$"
+    for texts in (["The cat sat and/or slept."], ["a\nline"]):
+        with pytest.raises(DataError, match=message):
+            list_inputs(texts)
 
 
 def test_inputs_are_listed_once_sorted_and_not_hidden(tmp_path: Path) -> None:

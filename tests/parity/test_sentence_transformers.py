@@ -191,21 +191,21 @@ POOLING, TRANSFORMER = "1_Pooling/config.json", "sentence_bert_config.json"
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("modules.json", {}, r"the content is \{\}: input should be a valid tuple; download the file again"),
-        ("modules.json", ["0"], "0 is '0': input should be a valid dictionary"),
-        ("modules.json", None, "the content is None: input should be"),
+        ("modules.json", {}, r"the content is \{\}: expected a list; download the file again"),
+        ("modules.json", ["0"], "0 is '0': expected a dictionary"),
+        ("modules.json", None, "the content is None: expected"),
         ("modules.json", [{"type": "Transformer"}], "0.path is missing; download the file again"),
         (
             "modules.json",
             [{"type": "Transformer", "path": None}],
-            "0.path is None: input should be a",
+            "0.path is None: expected a",
         ),
-        ("modules.json", [{"type": 3, "path": ""}], "0.type is 3: input should be a valid string"),
+        ("modules.json", [{"type": 3, "path": ""}], "0.type is 3: expected a string"),
         (POOLING, [], "not a JSON object"),
         (POOLING, None, "not a JSON object"),
         (POOLING, {}, "missing or empty; download the model again"),
         (TRANSFORMER, 3, "not a JSON object"),
-        (TRANSFORMER, {"max_seq_length": "many"}, "max_seq_length is 'many': input should be a valid number"),
+        (TRANSFORMER, {"max_seq_length": "many"}, "max_seq_length is 'many': expected a number"),
         (TRANSFORMER, {"max_seq_length": -1}, "max_seq_length is -1, not a number of tokens"),
     ],
 )

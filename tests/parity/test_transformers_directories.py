@@ -295,9 +295,9 @@ def test_features_that_bert_lacks_are_rejected(tmp_path, key, value):
         ),
         ({"id2label": ["bad", "good"]}, "id2label = "),
         ({"id2label": {"bad": "0", "good": "1"}}, "id2label.bad"),
-        ({"num_labels": "two"}, "num_labels = 'two': input should be a valid integer"),
+        ({"num_labels": "two"}, "num_labels = 'two': expected an integer"),
         ({"architectures": "BertModel"}, "architectures = 'BertModel': expected a list"),
-        ({"problem_type": "guess"}, "problem_type = 'guess': input should be 'single_label_classification'"),
+        ({"problem_type": "guess"}, "problem_type = 'guess': expected 'single_label_classification'"),
     ],
     ids=str,
 )

@@ -675,6 +675,6 @@ def test_corpus_without_held_out_documents_is_refused(tmp_path, tiny_settings, c
 
 @pytest.mark.parametrize("name", ["warmup_steps", "log_every", "evaluate_every", "save_every"])
 def test_a_number_of_steps_is_not_negative(tiny_settings, name):
-    with pytest.raises(SettingsError, match=f"{name} = -1: input should be greater than or equal to 0"):
+    with pytest.raises(SettingsError, match=f"{name} = -1: expected a number greater than or equal to 0"):
         tiny_settings(**{name: -1})
     assert getattr(tiny_settings(**{name: 0}), name) == 0

@@ -74,10 +74,10 @@ def test_new_trials_of_an_earlier_search_use_the_models_dropout(arguments, tmp_p
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("learning_rates", [-1], "learning_rates.0 = -1: input should be greater than 0"),
-        ("learning_rates", [0.1, float("nan")], "learning_rates.1 = nan: input should be"),
-        ("batch_sizes", [16, 0], "batch_sizes.1 = 0: input should be greater than 0"),
-        ("epochs", [0], "epochs.0 = 0: input should be greater than 0"),
+        ("learning_rates", [-1], "learning_rates.0 = -1: expected a number greater than 0"),
+        ("learning_rates", [0.1, float("nan")], "learning_rates.1 = nan: expected"),
+        ("batch_sizes", [16, 0], "batch_sizes.1 = 0: expected a number greater than 0"),
+        ("epochs", [0], "epochs.0 = 0: expected a number greater than 0"),
         ("epochs", [], "epochs = []: the list is too short; give at least 1 value"),
     ],
 )

@@ -69,6 +69,8 @@ def evaluate(
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
     chosen = measured_task(task, paths, kind, text, pair, label, separator, columns, on_error)
     parts = _gold_sources(chosen, source, part, is_single=predictions is not None)
+    if task is not None:
+        _check_labels(chosen, parts)
     if predictions is not None:
         scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
@@ -145,6 +147,24 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bo
     if parts[0] not in task.dev_parts:
         raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
     return {parts[0]: source}
+
+
+def _check_labels(task: AnyTask, files: Mapping[str, Path]) -> None:
+    """Check that the official file of a test part has labels, as only a copy with added labels has.
+
+    Raises:
+        SettingsError: it has none.
+    """
+    for file in files.values():
+        if file.stem in task.test_parts:
+            try:
+                task.read(file, labelled=True)
+            except SettingsError:
+                task.read(file, labelled=False)  # raises if another column is missing
+                raise SettingsError(
+                    f"{file}: the labels of this part of {task.name} are not public; score "
+                    f"{' or '.join(task.dev_parts)} instead (finetune writes predictions to submit)"
+                ) from None
 
 
 def _read_predictions(

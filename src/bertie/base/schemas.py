@@ -14,6 +14,15 @@ from bertie.base.files import read_json_object
 
 F = TypeVar("F")
 
+# Parts of pydantic's messages, and what bertie writes instead.
+_EXPECTED = {
+    "a valid integer": "an integer",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid ": "a ",
+    "greater than": "a number greater than",
+    "less than": "a number less than",
+}
 MAX_SHOWN = 60  # characters of a wrong value that a message shows
 
 
@@ -52,9 +61,25 @@ def check_foreign(schema: Any, values: Any, path: Path, only: str = "") -> Any:
         if error["type"] == "literal_error":
             expected = error["ctx"]["expected"]
             raise ModelError(f"{path}: {key} is {shown}, not {expected}; {only}") from None
-        message = error["msg"].removeprefix("Value error, ")
-        problem = message[0].lower() + message[1:]
+        problem = describe_problem(error["msg"])
         raise ModelError(f"{path}: {key} is {shown}: {problem}; download the file again") from None
+
+
+def describe_problem(message: str) -> str:
+    """Return a message of pydantic in bertie's words.
+
+    Example:
+        >>> describe_problem("Input should be a valid integer, unable to parse string as an integer")
+        'expected an integer'
+    """
+    message = message.removeprefix("Value error, ")
+    expected = message.removeprefix("Input should be ")
+    if expected == message:
+        return message[0].lower() + message[1:]
+    expected = expected.partition(", unable to ")[0]
+    for theirs, ours in _EXPECTED.items():
+        expected = expected.replace(theirs, ours)
+    return f"expected {expected}"
 
 
 def shorten(value: Any) -> str:

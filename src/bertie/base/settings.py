@@ -14,6 +14,7 @@ import tomli_w
 
 from bertie.base.errors import SettingsError
 from bertie.base.files import write_text
+from bertie.base.schemas import describe_problem
 
 SETTINGS_FILE, ARGUMENTS_FILE = "settings.toml", "arguments.json"  # in the directory of a run
 CHECKSUM = "# SHA-256 of the lines below: "  # before the checksum in the first line of SETTINGS_FILE
@@ -210,15 +211,14 @@ def _describe_error(section: type[Settings], failure: pydantic.ValidationError) 
     nested = _section_at(section, error["loc"])
     if nested is not None and error["type"] in ("tuple_type", "model_type"):
         entry = f"{key}.0" if error["type"] == "tuple_type" else key
-        message = f"a section; set a key in it, such as {entry}.{next(iter(nested.model_fields))}"
+        message = f"expected a section; set a key in it, such as {entry}.{next(iter(nested.model_fields))}"
         return f"{key} = {error['input']!r}: {message}"
     if error["type"] == "tuple_type":
         message = f"expected a list; write [{error['input']!r}]"
     elif error["type"] == "too_short":
         message = f"the list is too short; give at least {error['ctx']['min_length']} value"
     else:
-        message = error["msg"].removeprefix("Value error, ")
-        message = message[0].lower() + message[1:]
+        message = describe_problem(error["msg"])
     if not key:
         return message
     if nested is not None and error["type"] == "value_error":  # the message names the settings of the section

@@ -66,7 +66,9 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
             continue
         matches = _find_matches(path)
         if not matches:
-            raise DataError(f"{path}: no such file or directory")
+            is_text = any(map(str.isspace, str(path)))
+            advice = "; if this is a text, write it to a file first, and pass the file" if is_text else ""
+            raise DataError(f"{path}: no such file or directory{advice}")
         candidates = {file for match in matches for file in _walk(match) if _is_regular_file(file)}
         if not candidates and any(map(Path.is_dir, matches)):
             raise DataError(f"{path}: no files in this directory")

@@ -147,8 +147,8 @@ def test_missing_shard_is_an_error(tmp_path):
     ("content", "message"),
     [
         ("{}", "weight_map is missing"),
-        ('{"weight_map": null}', "weight_map is None: input should be a valid dictionary"),
-        ('{"weight_map": {"a": 1}}', "weight_map.a is 1: input should be a valid string"),
+        ('{"weight_map": null}', "weight_map is None: expected a dictionary"),
+        ('{"weight_map": {"a": 1}}', "weight_map.a is 1: expected a string"),
         ('{"weight_map": {"a": "../x.safetensors"}}', "'../x.safetensors' is not the name of a file in"),
         (
             '{"weight_map": {"a": "/etc/passwd"}}',

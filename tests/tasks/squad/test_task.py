@@ -1,5 +1,6 @@
 """SQuAD's files, labels, thresholds and files of predictions."""
 
+import gzip
 import json
 from dataclasses import replace
 
@@ -109,6 +110,15 @@ def test_malformed_files_are_reported_with_the_location(write, value, message):
     with pytest.raises(DataError, match=message) as error:
         V2.read(path, labelled=True)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a.json.gz", "a.jsonl.gz"])
+def test_a_compressed_file_is_to_be_decompressed(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b'{"data": []}'))
+    with pytest.raises(DataError, match=f"{name}: SQuAD's JSON is not read compressed; decompress the file$"):
+        read_questions(tmp_path / name)
+    with pytest.raises(DataError, match=r"b\.json\.gz: no such file"):
+        read_questions(tmp_path / "b.json.gz")
 
 
 def test_v1_rejects_a_question_without_an_answer(write):

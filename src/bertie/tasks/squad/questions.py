@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie.base.arrays import Bools, Int64s
+from bertie.base.compression import is_compressed
 from bertie.base.errors import DataError
 from bertie.base.files import read_json
 
@@ -142,6 +143,8 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
     except DataError as error:
         if not path.is_file():
             raise
+        if is_compressed(path):
+            raise DataError(f"{path}: SQuAD's JSON is not read compressed; decompress the file") from None
         raise DataError(
             f"{error}; a table with a question on each line is a .jsonl file, for --kind questions "
             f"(kind='questions')"
