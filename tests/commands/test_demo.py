@@ -228,6 +228,7 @@ def test_phases_are_scaled_to_the_time(tmp_path, runs, capsys):
     assert runs[:-1] == [[(demo.CALIBRATION_STEPS, length)] for _, length in recipe]
     assert runs[-1] == [(pytest.approx(2 * steps, abs=2), length) for steps, length in recipe]
     assert "slow or busy" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["pretraining"]
 
 
 def test_slow_machine_takes_longer_and_is_told(tmp_path, runs, capsys):

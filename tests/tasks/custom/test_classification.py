@@ -106,8 +106,9 @@ def test_the_problem_type_can_be_set(tmp_path):
 
 def test_lists_of_labels_are_multilabel(tmp_path):
     labels = [["sport", "news"], [], ["news"], ["news", "sport"]]
-    for suffix in (".jsonl", ".parquet"):
-        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels(labels)))
+    for suffix, separator in ((".jsonl", None), (".jsonl", "|"), (".parquet", None)):
+        path = write(tmp_path / f"a{suffix}", texts_and_labels(labels))
+        task, gold = fit(path, CustomClassification(separator=separator))
         assert (task.labels, task.problem_type) == (("news", "sport"), "multi_label_classification")
         assert gold == [[True, True], [False, False], [True, False], [True, True]]
     joined = write(tmp_path / "a.csv", texts_and_labels(["sport | news", "", "news", "news|sport|"]))
@@ -222,6 +223,14 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
     path.write_text(json.dumps({"text": "a", "label": label}))
     with pytest.raises(DataError, match=r"line 1: .* in the column 'label' is not a label; write a string"):
         CustomClassification().read(path, labelled=True)
+
+
+def test_missing_labels_are_reported_but_not_in_lists(tmp_path):
+    path = write(tmp_path / "a.jsonl", texts_and_labels(["x", None]))
+    with pytest.raises(DataError, match="line 2: no label in the column 'label'; add it or delete the row"):
+        CustomClassification().read(path, labelled=True)
+    path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], [None]]))
+    assert CustomClassification().read(path, labelled=True).labels == [("x",), ()]
 
 
 @pytest.mark.parametrize(
