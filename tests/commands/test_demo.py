@@ -13,11 +13,13 @@ import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.inference.small_models import save_small
 
 import bertie
 from bertie.base.errors import BertieError
+from bertie.base.random import permutation
 from bertie.base.settings import SETTINGS_FILE, resolve, write_settings
 from bertie.commands import demo, documentation
 from bertie.commands.demo import Collected
@@ -183,14 +185,25 @@ def test_collect_has_each_paragraph_once(passages):
     assert len(paragraphs) == len(set(paragraphs))
 
 
-def test_drawn_sentences_mask_one_known_word_and_are_reproducible():
-    document = "\n".join(f"The reader number {i} opens the file, and closes it at the end." for i in range(9))
+def test_drawn_sentences_mask_one_known_word_and_are_reproducible(monkeypatch):
+    lines = [f"The reader number {i} opens the file, and closes it at the end." for i in range(9)]
+    others = ["Nothing here has a known word.", "x = code(1)"]
     tokens = frozenset({"file", "reader", "opens"})
-    drawn = demo.draw_masked_sentences([document, "x = code(1)\nToo short."], tokens)
-    assert drawn == demo.draw_masked_sentences([document], tokens)
-    assert len(drawn) == 9
+    drawn = demo.draw_masked_sentences(["\n".join(lines), "\n".join(others)], tokens)
+    assert drawn == demo.draw_masked_sentences(["\n".join([*lines, *others][::-1])], tokens)
     assert {word for _, word in drawn} == tokens
-    assert all(sentence.replace("[MASK]", word) in document for sentence, word in drawn)
+    sentences = sorted([others[0], *lines])
+    in_order = [sentences[i] for i in permutation(len(sentences), 0)]  # not in the order of a set
+    in_order.remove(others[0])
+    assert [sentence.replace("[MASK]", word) for sentence, word in drawn] == in_order
+    monkeypatch.setattr(demo, "DRAWN", 4)
+    assert demo.draw_masked_sentences([*lines, *others], tokens) == drawn[:4]
+
+
+def test_drawn_sentences_have_6_to_25_words():
+    sentences = {count: f"The {'word ' * (count - 2)}ends." for count in (5, 6, 25, 26)}
+    drawn = demo.draw_masked_sentences(["\n\n".join(sentences.values())], frozenset({"word"}))
+    assert {sentence.replace("[MASK]", word) for sentence, word in drawn} == {sentences[6], sentences[25]}
 
 
 def test_resumed_demo_removes_what_a_killed_prepare_left(tmp_path):
@@ -228,6 +241,7 @@ def test_phases_are_scaled_to_the_time(tmp_path, runs, capsys):
     assert runs[:-1] == [[(demo.CALIBRATION_STEPS, length)] for _, length in recipe]
     assert runs[-1] == [(pytest.approx(2 * steps, abs=2), length) for steps, length in recipe]
     assert "slow or busy" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["pretraining"]
 
 
 def test_slow_machine_takes_longer_and_is_told(tmp_path, runs, capsys):
@@ -310,19 +324,55 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
 
 def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
     """The model always guesses "the"; only some of the sentences are shown."""
-
-    def fill_mask(sentences, top_k):
-        return [[[MaskPrediction(0.5, 7, "the", "")] * top_k] for _ in sentences]
-
-    sentences = [f"Open {word} file number {i} of many others." for i in range(9) for word in ("the", "that")]
-    tokenizer = SimpleNamespace(vocabulary=SimpleNamespace(tokens=["the", "that"]))
-    model = SimpleNamespace(tokenizer=tokenizer, fill_mask=fill_mask)
-    monkeypatch.setattr(bertie, "load", lambda path: model)
-    filled = demo._fill_masks(tmp_path, ["\n".join(sentences)])
+    guesses = [MaskPrediction(0.5, 7, "the", ""), MaskPrediction(0.25, 8, "that", "")]
+    tokens = ["the", "that", "this"]
+    model = SimpleNamespace(
+        tokenizer=SimpleNamespace(vocabulary=SimpleNamespace(tokens=tokens)),
+        fill_mask=lambda sentences, top_k: [[guesses] for _ in sentences],
+    )
+    monkeypatch.setattr(bertie, "load", {tmp_path / "pretraining" / "model": model}.__getitem__)
+    lines = [f"Open {word} file number {i} of many others." for i in range(6) for word in tokens]
+    filled = demo._fill_masks(tmp_path, ["\n".join(lines)])
     assert [row.sentence for row in filled.chosen] == [sentence for _, sentence, _ in demo.CHOSEN]
     assert [row.truth for row in filled.chosen] == [truth for *_, truth in demo.CHOSEN]
-    assert filled.chosen[0].predictions == [("the", 0.5)] * 5
-    assert (len(filled.drawn), filled.total, filled.accuracy) == (demo.SHOWN, 18, 0.5)
+    assert filled.chosen[0].predictions == [("the", 0.5), ("that", 0.25)]
+    assert (len(filled.drawn), filled.total, filled.accuracy) == (demo.SHOWN, 18, 1 / 3)
+
+
+def test_classifiers_differ_only_in_their_initial_weights(tmp_path, monkeypatch):
+    model = save_small(tmp_path / "pretraining", "pre-training").rename(tmp_path / "pretraining" / "model")
+    (tmp_path / "pretraining" / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    killed = tmp_path / "classifiers" / "random-weights-1"
+    killed.mkdir(parents=True)
+    (killed / SETTINGS_FILE).touch()
+    runs = []
+
+    def finetune(task, start, training, dev, settings, run, resume, silent):
+        runs.append((run.name, start.weights, settings.seed, resume))
+        (run / "model").mkdir(parents=True, exist_ok=True)
+        (run / "model" / "name").write_text(f"{run.name}, run {len(runs)}")
+
+    def evaluate(task, engine, examples):
+        (name, encoded), guess = next(iter(examples.items())), len(runs) % 2
+        return SimpleNamespace(predictions={name: np.full(len(encoded.examples), guess)})
+
+    monkeypatch.setattr("bertie.training.finetuning.finetune", finetune)
+    monkeypatch.setattr("bertie.tasks.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("bertie.model.engines.loading.load_engine", lambda path: SimpleNamespace(engine=None))
+    pairs = [("cat", 1), ("mat", 0), ("the cat", 1)]
+    outcome = demo._finetune(tmp_path, Collected([], [], ("numpy", "torch"), pairs, pairs))
+    assert runs == [
+        *((f"pre-trained-{seed}", model, seed, False) for seed in range(demo.SEEDS)),
+        *((f"random-weights-{seed}", None, seed, seed == 1) for seed in range(demo.SEEDS)),
+    ]
+    assert outcome.metrics == [{"kind": "train", "step": 1}]
+    assert outcome.accuracies == {
+        "pre-trained": pytest.approx([2 / 3, 1 / 3, 2 / 3]),
+        "random weights": pytest.approx([1 / 3, 2 / 3, 1 / 3]),
+    }
+    assert outcome.confusion.tolist() == [[0, 1], [0, 2]]
+    demo._finetune(tmp_path, Collected([], [], ("numpy", "torch"), pairs, pairs))
+    assert (tmp_path / "classifier" / "name").read_text() == "pre-trained-0, run 1"  # it is written once
 
 
 # The commands to go on with

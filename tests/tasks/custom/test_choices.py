@@ -61,13 +61,25 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
 
 @pytest.mark.parametrize("first", [["a"], "a", ["a", "b", " "]])
 def test_a_skipped_row_does_not_set_the_number_of_endings(tmp_path, capsys, first):
-    rows = {"context": ["x"] * 4, "endings": [first, ["c", "d"], ["e", "f", "g"], ["h", "i"]]}
-    path = write(tmp_path / "a.jsonl", rows)
-    assert CustomMultipleChoice(on_error="skip").read(path, labelled=False).endings == [
-        ["c", "d"],
-        ["h", "i"],
-    ]
-    assert "a.jsonl: skipped 2 of 4 rows" in capsys.readouterr().err
+    rows = {
+        "context": ["x"] * 5,
+        "endings": [first, ["c", "d"], ["e", "f", "g"], ["h", "i"], ["j", "k"]],
+        "label": [0, 0, 0, 2, 1],
+    }
+    examples = CustomMultipleChoice(on_error="skip").read(write(tmp_path / "a.jsonl", rows), labelled=True)
+    assert (examples.endings, examples.labels.tolist()) == ([["c", "d"], ["j", "k"]], [0, 1])
+    assert "a.jsonl: skipped 3 of 5 rows" in capsys.readouterr().err
+
+
+def test_missing_texts_of_choices_are_reported(tmp_path):
+    task = CustomMultipleChoice(endings=("a", "b"))
+    for column, message in (
+        ("context", "line 1: no text in the column 'context'; add it or delete the row"),
+        ("b", "line 1: an ending is not text; add it or delete the row"),
+    ):
+        path = write(tmp_path / "a.jsonl", {"context": ["x"], "a": ["y"], "b": ["z"]} | {column: [None]})
+        with pytest.raises(DataError, match=message):
+            task.read(path, labelled=False)
 
 
 def test_missing_columns_of_choices_name_their_options(tmp_path):

@@ -106,8 +106,9 @@ def test_the_problem_type_can_be_set(tmp_path):
 
 def test_lists_of_labels_are_multilabel(tmp_path):
     labels = [["sport", "news"], [], ["news"], ["news", "sport"]]
-    for suffix in (".jsonl", ".parquet"):
-        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels(labels)))
+    for suffix, separator in ((".jsonl", None), (".jsonl", "|"), (".parquet", None)):
+        path = write(tmp_path / f"a{suffix}", texts_and_labels(labels))
+        task, gold = fit(path, CustomClassification(separator=separator))
         assert (task.labels, task.problem_type) == (("news", "sport"), "multi_label_classification")
         assert gold == [[True, True], [False, False], [True, False], [True, True]]
     joined = write(tmp_path / "a.csv", texts_and_labels(["sport | news", "", "news", "news|sport|"]))
@@ -224,6 +225,14 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
         CustomClassification().read(path, labelled=True)
 
 
+def test_missing_labels_are_reported_but_not_in_lists(tmp_path):
+    path = write(tmp_path / "a.jsonl", texts_and_labels(["x", None]))
+    with pytest.raises(DataError, match="line 2: no label in the column 'label'; add it or delete the row"):
+        CustomClassification().read(path, labelled=True)
+    path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], [None]]))
+    assert CustomClassification().read(path, labelled=True).labels == [("x",), ()]
+
+
 @pytest.mark.parametrize(
     ("gold", "predicted", "labels", "scores"),
     [
@@ -301,6 +310,10 @@ def test_missing_column_is_reported_with_the_nearest(tmp_path):
         SettingsError, match=r"no column 'texts'; did you mean 'text'\? the columns are text, label"
     ):
         CustomClassification(text="texts").read(path, labelled=True)
+    with pytest.raises(
+        SettingsError, match=r"pass --text NAME --pair NAME --label NAME \(text='NAME', pair="
+    ):
+        CustomClassification(text="a", pair="b", label="c").read(path, labelled=True)
 
 
 def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
@@ -319,6 +332,7 @@ def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
 def test_dev_labels_must_be_among_the_training_labels(tmp_path):
     task, _ = fit(write(tmp_path / "train.csv", texts_and_labels(["x", "y", "y", "x"])))
     assert task.read(write(tmp_path / "dev.csv", texts_and_labels(["y"])), labelled=True).labels == ["y"]
+    assert task.read(write(tmp_path / "test.csv", {"text": ["a"]}), labelled=False).labels is None
     dev = write(tmp_path / "dev.csv", texts_and_labels(["x", "z"]))
     with pytest.raises(DataError, match=r"dev\.csv, line 3: unknown label 'z'; known: x, y"):
         task.read(dev, labelled=True)
@@ -368,6 +382,10 @@ def test_a_model_of_pairs_needs_the_column_of_the_second_text():
     single = replace(model, input_columns={"text": "question"})
     with pytest.raises(SettingsError, match="fine-tuned on single texts; leave out --pair"):
         CustomClassification(pair="b").fitted_to_model(single)
+    unknown = replace(model, input_columns={})  # an earlier version did not record the columns
+    for fitting in (single, unknown):
+        assert CustomClassification().fitted_to_model(fitting).labels == ("y", "x")
+    assert CustomClassification(pair="b").fitted_to_model(unknown).labels == ("y", "x")
 
 
 def test_nan_in_a_column_of_floats_is_a_missing_text(tmp_path):

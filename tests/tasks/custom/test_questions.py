@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.tasks.custom.tables import write
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import read_questions
@@ -108,3 +108,19 @@ def test_unanswerable_question_scores_0_in_v1(tmp_path, capsys, name):
     assert err.endswith("questions have one: 1 (first: 8)\n")
     assert err.count("\n") == 1
     assert task.score(examples, SpanPredictions(["Ada", "Ada"])) == {"exact_match": 50, "f1": 50}
+
+
+@pytest.mark.parametrize("null_threshold", [None, 0.0])
+def test_answers_are_only_needed_where_they_are_read(tmp_path, null_threshold):
+    task = CustomQuestionAnswering(null_threshold=null_threshold)
+    path = write(tmp_path / "a.csv", {"id": [1], "question": ["Who?"], "context": ["It was Ada."]})
+    assert task.read(path, labelled=False).answers is None
+    with pytest.raises(SettingsError, match="pass --column answers=NAME"):
+        task.read(path, labelled=True)
+
+
+def test_missing_columns_of_questions_name_their_options(tmp_path):
+    path = write(tmp_path / "a.csv", {"text": ["x"]})
+    advice = "pass --column identifier=NAME --column question=NAME --column context=NAME "
+    with pytest.raises(SettingsError, match=advice):
+        CustomQuestionAnswering().read(path, labelled=False)

@@ -76,6 +76,13 @@ def test_misplaced_answers_are_counted(write, capsys):
     assert line.endswith(": 2 (first: question q2)")
 
 
+def test_only_the_first_answer_needs_its_position(write):
+    """It is the one that the model is trained on."""
+    answers = [ANSWER, {"text": "city", "answer_start": 0}]
+    path = write(squad_json(question("q1", answers), question("q2", answers[::-1])))
+    assert read_questions(path).is_misplaced.tolist() == [False, True]
+
+
 def test_training_needs_an_answer_at_its_position(write):
     elsewhere = question("q1", [{"text": "city", "answer_start": 0}])
     none = question("q2", [])
@@ -119,6 +126,16 @@ def test_a_compressed_file_is_to_be_decompressed(tmp_path, name):
         read_questions(tmp_path / name)
     with pytest.raises(DataError, match=r"b\.json\.gz: no such file"):
         read_questions(tmp_path / "b.json.gz")
+
+
+def test_a_file_that_is_no_json_may_be_a_table(tmp_path):
+    path = tmp_path / "dev.json"
+    for content, is_advised in ((None, False), ('{"id": 1}\n{"id": 2}\n', True)):
+        if content:
+            path.write_text(content)
+        with pytest.raises(DataError) as error:
+            V2.read(path, labelled=True)
+        assert ("a table with a question on each line is a .jsonl file" in str(error.value)) == is_advised
 
 
 def test_v1_rejects_a_question_without_an_answer(write):

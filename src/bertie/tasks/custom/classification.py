@@ -100,7 +100,7 @@ class CustomClassification(CustomFiles, TextClassification):
                 check_text(rows, i, column)
             if labelled:
                 label = self._parse_label(rows, i)
-                if self.problem_type == "regression" and not self.infer_type:
+                if self.problem_type == "regression":
                     parse_number(label, rows.location(i))
 
         rows = self._read_rows(path, columns, check)
@@ -112,7 +112,7 @@ class CustomClassification(CustomFiles, TextClassification):
         )
         if labelled and not self.infer_type:
             self._check_type(examples.labels or (), examples.location)
-            if self.labels or self.problem_type == "regression":
+            if self.labels:
                 self.gold(examples)  # reject unknown labels before anything is trained
         return examples
 
@@ -131,7 +131,6 @@ class CustomClassification(CustomFiles, TextClassification):
         task = self.with_problem_type(infer_problem_type(labels, location)) if self.infer_type else self
         task._check_type(labels, location)
         if task.problem_type == "regression":
-            task._to_array(labels, location)  # reject labels that are not numbers
             return task
         return replace(task, labels=sort_labels(set(chain.from_iterable(as_label_sets(labels)))))
 
