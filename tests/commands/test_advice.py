@@ -141,7 +141,7 @@ CASES = {
     ),
     "role of a column": Case(
         "embed {encoder} --input in.csv --column review",
-        "expected NAME=COLUMN with NAME one of text",
+        "expected NAME=COLUMN with NAME one of text; for example --column text=review",
         "embed {encoder} --input in.csv --column text=review",
         {"in.csv": b"review\ncat\n"},
     ),

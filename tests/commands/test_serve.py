@@ -108,6 +108,9 @@ def run(capsys, *arguments):
 def test_startup_errors_are_one_line_with_status_2(model, tmp_path, capsys):
     missing = tmp_path / "missing"
     assert run(capsys, missing) == (2, f"bertie: {missing}: no such model directory\n")
+    status, err = run(capsys, "bert-base-uncased")
+    assert status == 2
+    assert err.endswith("run: hf download bert-base-uncased --local-dir bert-base-uncased\n")
     damaged = save_small(tmp_path, "classifier")
     (damaged / "model.safetensors").write_bytes(b"no weights")
     status, err = run(capsys, damaged)

@@ -138,6 +138,15 @@ def test_advice_about_missing_special_tokens_works(tmp_path: Path, place: str) -
     assert Vocabulary.load(path).ids["a"] == 5
 
 
+def test_hub_name_error_suggests_a_download() -> None:
+    with pytest.raises(
+        ModelError, match=r"or a vocab\.txt file; .* run: hf download a/b-c --local-dir a/b-c$"
+    ):
+        Vocabulary.load("a/b-c")
+    with pytest.raises(ModelError, match=r"or a vocab\.txt file$"):
+        Vocabulary.load("absent.txt")
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.txt: cannot be read \(No such file"):
         Vocabulary.load(tmp_path / "absent.txt")

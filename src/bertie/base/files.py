@@ -54,6 +54,13 @@ def local_path(path: str | Path, name: str = "path") -> Path:
     return Path(os.path.expanduser(path)) if isinstance(path, str) else path
 
 
+def suggest_download(path: Path) -> str:
+    """Return advice on downloading a model if the missing `path` looks like a name on the Hub."""
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):
+        return ""
+    return f"; to download a model of the Hugging Face Hub, run: hf download {path} --local-dir {path}"
+
+
 def temporary_name(path: Path) -> Path:
     """Return a hidden name beside `path`, from which a rename can replace `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")

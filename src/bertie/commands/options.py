@@ -302,7 +302,8 @@ def parse_columns(
         role, _, column = assignment.partition("=")
         if role not in known or not column:
             raise SettingsError(
-                f"--column {assignment}: expected NAME=COLUMN with NAME one of {', '.join(known)}"
+                f"--column {assignment}: expected NAME=COLUMN with NAME one of {', '.join(known)}; "
+                f"for example --column {known[0]}={column or role}"
             )
         if role in given:
             raise SettingsError(

@@ -115,6 +115,8 @@ def serve(
 def name_models(arguments: list[str]) -> dict[str, Path]:
     """Return the absolute paths of model directories by the name of the model.
 
+    A missing directory keeps its relative path, which may be a model's name on the Hub.
+
     Raises:
         SettingsError: two models have the same name, or a name cannot be part of a URL.
     """
@@ -125,8 +127,7 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
         if "/" in name:  # as in BAAI/bge-small=DIR, unless a directory's name has the equals sign
             named = named and Path(rest).expanduser().exists()
         path = local_path(rest if named else argument, argument or "DIR")
-        path = path.absolute()  # because the name "." says nothing
-        name = name if named else path.name
+        name = name if named else path.absolute().name  # because the name "." says nothing
         advice = f"NAME={rest if named else argument}"
         if separator and not name:
             raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")
@@ -137,5 +138,5 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
             )
         if name in paths:
             raise SettingsError(f"{argument}: another model is named {name!r} too; name this one: {advice}")
-        paths[name] = path
+        paths[name] = path.absolute() if path.exists() else path
     return paths

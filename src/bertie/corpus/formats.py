@@ -45,13 +45,14 @@ _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
 _MAX_WRAPPED_WIDTH = 100  # characters; books are wrapped at 65 to 80
 _JSON_OBJECT = re.compile(rb'\{\s*"')
 _JSON_ARRAY = re.compile(rb'\[\s*\{\s*"')
+_HTML = re.compile(rb"(<\?xml[^>]*>\s*)?<(!doctype\s+)?html\b", re.IGNORECASE)
 
 
 def detect_format(path: Path) -> Format:
     """Detect the format of a file from its name and its first 64 kB.
 
     Raises:
-        DataError: the file is missing, empty, binary, damaged, or a single JSON array.
+        DataError: the file is missing, empty, binary, damaged, a single JSON array, or an HTML page.
     """
     if format := TABLE_FORMATS.get(path.suffix.lower()):
         return format
@@ -68,6 +69,9 @@ def detect_format(path: Path) -> Format:
     if _JSON_ARRAY.match(start):
         message = f"{path}: a single JSON array; write one object per line (jq --compact-output '.[]')"
         raise InputError(message, "malformed_documents")
+    if _HTML.match(start):
+        message = f"{path}: an HTML page, whose tags would become words; convert it to plain text"
+        raise InputError(message, "binary_files")
     return _detect_line_layout(head.decode("utf-8", errors="ignore"))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from bertie.base.arguments import checked
 from bertie.base.errors import DataError, ModelError
-from bertie.base.files import check_creatable, write_text
+from bertie.base.files import check_creatable, suggest_download, write_text
 from bertie.base.texts import list_texts
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -159,8 +159,10 @@ class Vocabulary:
             data = path.read_bytes()
             text = data.decode("utf-8-sig")  # some editors put a byte order mark before the first token
         except OSError as error:
+            is_name = isinstance(error, FileNotFoundError) and path.suffix != ".txt"
             raise ModelError(
                 f"{path}: cannot be read ({error.strerror}); choose a tokenizer directory or a vocab.txt file"
+                f"{suggest_download(path) if is_name else ''}"
             ) from None
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1

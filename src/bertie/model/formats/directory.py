@@ -14,7 +14,7 @@ import pydantic
 
 from bertie.base.checksums import verify
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json_object, write_json, write_text
+from bertie.base.files import read_json_object, suggest_download, write_json, write_text
 from bertie.base.settings import Settings
 from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
 from bertie.model.formats.config import BERTIE_MODEL_TYPE, read_config, read_section
@@ -395,7 +395,7 @@ def _require_model_folder(path: Path) -> Path:
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             url = str(path).replace(":/", "://", 1)
             raise ModelError(f"{url}: models are loaded from local directories; download this one first")
-        raise ModelError(f"{path}: no such model directory{_suggest_download(path)}")
+        raise ModelError(f"{path}: no such model directory{suggest_download(path)}")
     if not path.is_dir():
         raise ModelError(f"{path}: a file, not a model directory; name the directory that contains it")
     folder = find_transformer_folder(path)
@@ -404,13 +404,6 @@ def _require_model_folder(path: Path) -> Path:
         advice = f"; the model of this run is {run_model}" if run_model.is_dir() else ""
         raise ModelError(f"{folder}: not a model directory: it has no config.json{advice}")
     return folder
-
-
-def _suggest_download(path: Path) -> str:
-    """Return advice on downloading a model if `path` looks like a name on the Hub."""
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):
-        return ""
-    return f"; to download a model of the Hugging Face Hub, run: hf download {path} --local-dir {path}"
 
 
 def _read_labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
