@@ -1,10 +1,13 @@
 """`bertie.learn_vocabulary` and `bertie.prepare`: results in Python, and what they refuse."""
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import bertie
+from bertie.api import vocabulary
 from bertie.base.files import read_json
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -53,6 +56,25 @@ def test_prepare_returns_the_corpus(text, capsys):
 def test_missing_input_is_a_data_error():
     with pytest.raises(bertie.DataError, match=r"nowhere\.txt"):
         bertie.learn_vocabulary("nowhere.txt", workers=1)
+
+
+@pytest.mark.parametrize("extends", [False, True])
+def test_a_text_that_changes_while_it_is_read_is_a_data_error(text, monkeypatch, extends):
+    tokenizer = bertie.learn_vocabulary(text, "tokenizer", size=60, workers=1)
+    name = "count_tokenized_words" if extends else "count_words"
+    count = getattr(vocabulary, name)
+
+    def cut_and_count(*arguments):
+        os.truncate(text, 20)
+        return count(*arguments)
+
+    monkeypatch.setattr(vocabulary, name, cut_and_count)
+    learn = partial(bertie.learn_vocabulary, text, "tokenizer", size=60, force=True)
+    extend = partial(bertie.extend_tokenizer, "tokenizer", text, "extended", add=1)
+    with pytest.raises(bertie.DataError, match=r"text\.txt: changed while it was read; wait until"):
+        (extend if extends else learn)(workers=1)
+    assert not Path("extended").exists()
+    assert bertie.Tokenizer.load("tokenizer").fingerprint == tokenizer.fingerprint
 
 
 def test_a_text_in_place_of_a_path_is_a_data_error():

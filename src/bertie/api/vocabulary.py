@@ -16,6 +16,7 @@ from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
+from bertie.base.rows import reject_changes
 from bertie.base.storage import as_path, fetch_directory, is_remote
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
@@ -177,7 +178,7 @@ def _count_tokenized(
 ) -> tuple[list[list[int]], Int64s]:
     """Count the words as sequences of token ids, and print the skipped inputs."""
     files, problems = absolute_if(scheduler, files), InputErrors(on_error)
-    with open_workers(workers, scheduler, files[:1]) as pool:
+    with open_workers(workers, scheduler, files[:1]) as pool, reject_changes(*files):
         counted = count_tokenized_words(files, tokenizer, pool, format, column, problems)
     print_skipped(problems.counts, problems.messages)
     return counted
@@ -250,7 +251,7 @@ def _count_words(
     groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)
     problems, counted = InputErrors(on_error), {}
-    with open_workers(workers, scheduler, files[:1]) as pool:
+    with open_workers(workers, scheduler, files[:1]) as pool, reject_changes(*files):
         for code, group in groups.items():
             selected = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
             counted[code] = count_words(group, False, pool, format, column, problems, selected)

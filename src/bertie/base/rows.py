@@ -219,18 +219,19 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 @contextmanager
-def reject_changes(path: Path) -> Iterator[None]:
-    """Check that a file stays the same while it is read in the block.
+def reject_changes(*paths: Path) -> Iterator[None]:
+    """Check that files stay the same while they are read in the block.
 
     Raises:
-        DataError: its size or the time of its last change is another one at the end.
+        DataError: the size of a file or the time of its last change is another one at the end.
     """
-    before = file_stamp(path)
+    stamps = {path: file_stamp(path) for path in paths}
     yield
-    if file_stamp(path) not in (None, before):
-        raise DataError(
-            f"{path}: changed while it was read; wait until it is complete, then run the command again"
-        )
+    for path, before in stamps.items():
+        if file_stamp(path) not in (None, before):
+            raise DataError(
+                f"{path}: changed while it was read; wait until it is complete, then run the command again"
+            )
 
 
 def file_stamp(path: Path) -> tuple[int, int] | None:
