@@ -324,7 +324,7 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
 
 def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
     """The model always guesses "the"; only some of the sentences are shown."""
-    guesses = [MaskPrediction(0.5, 7, "the", ""), MaskPrediction(0.25, 8, "that", "")]
+    guesses = [MaskPrediction(0.5, 7, "the", ""), MaskPrediction(0.25, 8, "a", "")]
     tokens = ["the", "that", "this"]
     model = SimpleNamespace(
         tokenizer=SimpleNamespace(vocabulary=SimpleNamespace(tokens=tokens)),
@@ -335,7 +335,7 @@ def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
     filled = demo._fill_masks(tmp_path, ["\n".join(lines)])
     assert [row.sentence for row in filled.chosen] == [sentence for _, sentence, _ in demo.CHOSEN]
     assert [row.truth for row in filled.chosen] == [truth for *_, truth in demo.CHOSEN]
-    assert filled.chosen[0].predictions == [("the", 0.5), ("that", 0.25)]
+    assert filled.chosen[0].predictions == [("the", 0.5), ("a", 0.25)]
     assert (len(filled.drawn), filled.total, filled.accuracy) == (demo.SHOWN, 18, 1 / 3)
 
 
