@@ -152,6 +152,11 @@ def test_spans_of_all_windows_are_ranked_together():
     assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(7 - 8)))
 
 
+def test_probabilities_of_large_logits_do_not_overflow():
+    _, (entries,) = decode(one_question("a b"), lambda windows: peaks(windows, (3, 1e4, 1e4), (4, 0, 1e4)))
+    assert [(entry["text"], entry["probability"]) for entry in entries[:2]] == [("a", 0.5), ("a b", 0.5)]
+
+
 def test_question_and_special_tokens_are_never_the_answer():
     questions = one_question("a", question="h h")
     logits = [[9, 9], [9, 9], [9, 9], [9, 9], [0, 0], [9, 9]]
@@ -172,6 +177,12 @@ def test_no_answer_comes_after_answers_of_the_same_score():
     logits[[0, 3, 4]] = 0
     _, (entries,) = decode(one_question("a b"), logits, threshold=0.0, n_best=3)
     assert [entry["text"] for entry in entries] == ["a", "a b", "b", ""]
+
+
+def test_no_questions_have_no_answers():
+    questions = Questions([], [], [], np.zeros(0, np.int64))
+    predictions, entries = decode(questions, np.zeros((0, 2)), threshold=0.0)
+    assert (predictions.texts, entries) == ([], [])
 
 
 def test_answers_have_a_maximum_length():
