@@ -314,8 +314,9 @@ def test_selected_questions_have_only_their_contexts():
 
 
 def test_baselines_of_v2_answer_no_question():
-    questions = Questions(["1", "2"], ["?"] * 2, ["c"], np.zeros(2, np.int64), [[], [("c", 0)]])
-    assert V2.majority_baseline(questions, questions)["f1"] == 50
+    answers = [[], [], [], [("c", 0)]]
+    questions = Questions(list("1234"), ["?"] * 4, ["c"], np.zeros(4, np.int64), answers)
+    assert V2.majority_baseline(questions, questions)["f1"] == 75
     assert V1.majority_baseline(questions, questions) is None
     for answers, constant in ((["", ""], "no answer"), (["", "c"], None)):
         assert V2.constant_answer(questions, SpanPredictions(answers)) == constant
