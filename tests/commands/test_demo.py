@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.stats
 from tests.inference.small_models import save_small
 
 import bertie
@@ -279,9 +280,22 @@ def make_outcome(pretrained, random, accuracy=0.3):
         "majority_accuracy": 0.55,
     }
     train = {"kind": "train", "step": 40, "phase": 0, "loss": 5.0, "tokens": 1000, "seconds": 2.0}
-    return Outcome(
-        [train, evaluation], {"pre-trained": pretrained, "random weights": random}, [[3, 1], [0, 4]]
-    )
+    first = train | {"step": 20, "tokens": 400, "seconds": 1.0}
+    rows = [first, train, evaluation, {"kind": "warning", "step": 40, "message": "slow"}]
+    return Outcome(rows, {"pre-trained": pretrained, "random weights": random}, [[3, 1], [0, 4]])
+
+
+def test_improvements_are_in_standard_errors():
+    outcome = make_outcome([0.6, 0.62, 0.7], [0.4, 0.41])
+    assert outcome.masked_token_z() == pytest.approx((0.3 - 0.05) / math.sqrt(0.3 * 0.7 / 5000))
+    welch = scipy.stats.ttest_ind(*outcome.accuracies.values(), equal_var=False)
+    assert outcome.classifier_z() == pytest.approx(welch.statistic)
+
+
+def test_check_needs_two_standard_errors():
+    outcome = SimpleNamespace(masked_token_z=lambda: 2.0, classifier_z=lambda: 1.99)
+    with pytest.raises(BertieError, match="pre-training improved the classifier by less than two"):
+        check(outcome, lambda line: None)
 
 
 def test_check_passes_if_pretraining_won():
@@ -316,7 +330,16 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
     outcome = make_outcome([0.6, 0.62], [0.4, 0.41])
     write_report(tmp_path / "report.html", collected, outcome, filled, "[[phases]]\nsteps = 40\n")
     page = (tmp_path / "report.html").read_text()
-    for text in ("30.0%", "unigram baseline: 5.0%", "61.0%", "random weights: 40.5%", "55% of 300"):
+    for text in (
+        *("30.0%", "unigram baseline: 5.0%", "61.0%", "random weights: 40.5%", "55% of 300"),
+        "Which of 2 libraries does a docstring come from? The classifiers learn from 1 labelled docstrings",
+        "tested on 1 docstrings that pre-training has not seen",
+        "1,000 tokens in 40 steps and 2 seconds (500 tokens per second)",
+        "Accuracies of the classifiers by their initial weights",
+        "Confusion matrix of the libraries",
+        "Loss and accuracy over the steps of pre-training",
+        "steps = 40",
+    ):
         assert text in page
     assert page.count('title="the correct token"') == 1
     assert page.index("Close the") < page.index("Open the") < page.index("Settings")
@@ -324,7 +347,7 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
 
 def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
     """The model always guesses "the"; only some of the sentences are shown."""
-    guesses = [MaskPrediction(0.5, 7, "the", ""), MaskPrediction(0.25, 8, "that", "")]
+    guesses = [MaskPrediction(0.5, 7, "the", ""), MaskPrediction(0.25, 8, "a", "")]
     tokens = ["the", "that", "this"]
     model = SimpleNamespace(
         tokenizer=SimpleNamespace(vocabulary=SimpleNamespace(tokens=tokens)),
@@ -335,7 +358,7 @@ def test_accuracy_of_drawn_words_is_of_all_of_them(tmp_path, monkeypatch):
     filled = demo._fill_masks(tmp_path, ["\n".join(lines)])
     assert [row.sentence for row in filled.chosen] == [sentence for _, sentence, _ in demo.CHOSEN]
     assert [row.truth for row in filled.chosen] == [truth for *_, truth in demo.CHOSEN]
-    assert filled.chosen[0].predictions == [("the", 0.5), ("that", 0.25)]
+    assert filled.chosen[0].predictions == [("the", 0.5), ("a", 0.25)]
     assert (len(filled.drawn), filled.total, filled.accuracy) == (demo.SHOWN, 18, 1 / 3)
 
 

@@ -40,7 +40,7 @@ def test_a_table_gives_the_same_questions_as_squads_json(tmp_path, shared_data, 
         context = questions.contexts[questions.context_indices[i]]
         assert context == expected.contexts[expected.context_indices[i]]
     assert len(set(questions.contexts)) == len(questions.contexts)
-    assert CustomQuestionAnswering().fitted(questions).version == "2.0"
+    assert CustomQuestionAnswering().fitted(questions).null_threshold == 0
     assert CustomQuestionAnswering().read(tmp_path / f"a{suffix}", labelled=False).answers is None
     assert CustomQuestionAnswering().read(source, labelled=True).ids == expected.ids
 
@@ -67,7 +67,12 @@ ONE_QUESTION = {
             "line 2: the answer 'Ada' is not at character 6",
         ),
         ({"answers": [{"text": "Ada"}]}, "line 2: the answers have another form than"),
-        ({"answers": "Ada"}, "line 2: the answers have another form than"),
+        (
+            {"answers": [{"text": "It", "answer_start": 3}, {"text": "Ada", "answer_start": 7}]},
+            "line 2: the answer 'It' is not at character 3",
+        ),
+        ({"answers": [{"text": 3, "answer_start": 7}]}, r"line 2: the answers .*; write them so$"),
+        ({"answers": "Ada"}, r"line 2: the answers .*; write them so, in a \.jsonl or \.parquet file$"),
         ({"answers": None}, "line 2: the answers have another form than"),
         ({"answers": {"text": "Ada", "answer_start": 7}}, "line 2: the answers have another form than"),
         ({"answers": {"text": "Ada", "answer_start": [7]}}, "line 2: the answers have another form than"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.custom.tables import write
 
-from bertie.base.errors import DataError, ModelError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tagging import CustomTagging
 
@@ -23,7 +23,8 @@ def test_tags_are_read_from_tables_and_conll_files(tmp_path):
         examples = task.read(path, labelled=True)
         assert (examples.words, examples.tags) == (SENTENCES["words"], SENTENCES["tags"])
         assert examples.document_bounds.tolist() == [0, 1, 2]
-        assert task.fitted(examples).labels == ("O", "B-L", "B-P", "I-P")
+        task = task.fitted(examples)
+        assert (task.labels, task.main_metric) == (("O", "B-L", "B-P", "I-P"), "f1")
         assert task.read(path, labelled=False).tags is None
     for name in ("a.txt", "a.tsv"):
         (tmp_path / name).write_text("Ada\tB-P\nwrote\tO\n")
@@ -135,3 +136,14 @@ def test_bad_rows_of_tags_are_reported(tmp_path, words, tags, message):
     path = write(tmp_path / "a.jsonl", {"words": words, "tags": tags})
     with pytest.raises(DataError, match=message):
         CustomTagging().read(path, labelled=True)
+
+
+def test_missing_columns_of_tags_name_their_options(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"words": [["a"]]})
+    assert CustomTagging().read(path, labelled=False).words == [["a"]]
+    for task, advice in (
+        (CustomTagging(), "pass --column tags=NAME"),
+        (CustomTagging(words="x"), "pass --column words=NAME --column tags=NAME"),
+    ):
+        with pytest.raises(SettingsError, match=advice):
+            task.read(path, labelled=True)

@@ -3,11 +3,12 @@
 import importlib
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.tasks.squad.decoding import decode_spans, n_best_entries
@@ -125,8 +126,8 @@ def test_answer_is_empty_if_null_odds_exceed_the_threshold():
 TWO_WINDOWS = {"max_seq_length": 9, "doc_stride": 2}
 
 
-@pytest.mark.parametrize("nulls", [((0, 5, 4), (9, 3, 5)), ((0, 3, 5), (9, 5, 4))])
-def test_null_score_is_the_lowest_of_all_windows(nulls):
+@pytest.mark.parametrize("nulls", [((0, 5, 4), (9, 3, 5)), ((0, 3, 5), (9, 5, 4)), ((0, 3, 5), (9, 5, 3))])
+def test_null_score_is_the_first_of_the_lowest_of_all_windows(nulls):
     questions = one_question("a b c d e f")
     predictions, (entries,) = decode(
         questions, lambda windows: peaks(windows, *nulls, (4, 6, 6)), 0.0, **TWO_WINDOWS
@@ -152,6 +153,47 @@ def test_spans_of_all_windows_are_ranked_together():
     assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(7 - 8)))
 
 
+def test_probabilities_of_large_logits_do_not_overflow():
+    _, (entries,) = decode(one_question("a b"), lambda windows: peaks(windows, (3, 1e4, 1e4), (4, 0, 1e4)))
+    assert [(entry["text"], entry["probability"]) for entry in entries[:2]] == [("a", 0.5), ("a b", 0.5)]
+
+
+@settings(max_examples=30)  # each has three questions
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.booleans())
+def test_the_best_pairs_are_listed_for_each_question(seed, n_best, with_null):
+    """A pair is of a window's n best starts and ends; "no answer" is always listed, if allowed."""
+    contexts = ["a b c d e f", "g h", "c d e f g h a b"]
+    questions = Questions(list("123"), ["h"] * 3, contexts, np.arange(3))
+    windows = encode_windows(questions, TOKENIZER, 9, 2, 5)
+    logits = np.random.default_rng(seed).integers(-1, 2, (len(windows.input_ids), 2))
+    threshold = 0.0 if with_null else None
+    predictions, entries = decode(questions, logits, threshold, n_best, **TWO_WINDOWS)
+    bounds = windows.bounds.tolist()
+    for question, (first, last) in enumerate(pairwise(windows.window_bounds.tolist())):
+        pairs = []
+        for begin, end in pairwise(bounds[first : last + 1]):
+            starts, ends = (
+                begin + np.argsort(-column, kind="stable")[:n_best] for column in logits[begin:end].T
+            )
+            pairs += [(s, e) for s in starts for e in ends if windows.max_context[s] and s <= e < end - 1]
+
+        def score(pair):
+            return -logits[pair[0], 0] - logits[pair[1], 1]
+
+        null = max(((begin, begin) for begin in bounds[first:last]), key=score)
+        expected = sorted(pairs, key=score)[:n_best]
+        if with_null:
+            null_odds = score(expected[0]) - score(null) if pairs else 1e6
+            assert predictions.null_odds[question] == null_odds
+        if with_null or not pairs:
+            listed = sorted([*expected, null], key=score)
+            expected = listed[:n_best] if null in listed[:n_best] else listed
+        assert [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in entries[question]] == [
+            (contexts[question][windows.offsets[s, 0] : windows.offsets[e, 1]], *logits[[s, e], [0, 1]])
+            for s, e in expected
+        ]
+
+
 def test_question_and_special_tokens_are_never_the_answer():
     questions = one_question("a", question="h h")
     logits = [[9, 9], [9, 9], [9, 9], [9, 9], [0, 0], [9, 9]]
@@ -172,6 +214,23 @@ def test_no_answer_comes_after_answers_of_the_same_score():
     logits[[0, 3, 4]] = 0
     _, (entries,) = decode(one_question("a b"), logits, threshold=0.0, n_best=3)
     assert [entry["text"] for entry in entries] == ["a", "a b", "b", ""]
+
+
+def test_no_questions_have_no_answers():
+    questions = Questions([], [], [], np.zeros(0, np.int64))
+    predictions, entries = decode(questions, np.zeros((0, 2)), threshold=0.0)
+    assert (predictions.texts, entries) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("null_start", "texts"), [(0, ["", "a b"]), (-3, ["a b", "b", ""]), (-4, ["a b", "b", ""])]
+)
+def test_no_answer_replaces_the_last_span_if_it_is_better(null_start, texts):
+    """[CLS] is one of the two best ends; the spans score 3 and 2, "no answer" 5, 2 or 1."""
+    _, (entries,) = decode(
+        one_question("a b"), lambda w: peaks(w, (0, null_start, 5), (3, 2, 0), (4, 1, 1)), 0.0, n_best=2
+    )
+    assert [entry["text"] for entry in entries] == texts
 
 
 def test_answers_have_a_maximum_length():

@@ -314,6 +314,24 @@ def test_fitted_to_model_takes_the_models_null_threshold():
         V2.fitted_to_model(metadata(None, "regression"))
 
 
+def test_selected_questions_have_only_their_contexts():
+    answers = [[("a", 0)], [("b", 0)], [("c", 0)]]
+    questions = Questions(["1", "2", "3"], ["x", "y", "z"], ["a", "b", "c"], np.array([2, 0, 1]), answers)
+    selected = V1.select(questions, [2, 0])
+    assert (selected.ids, selected.questions, selected.contexts) == (["3", "1"], ["z", "x"], ["b", "c"])
+    assert (selected.context_indices.tolist(), selected.answers) == ([0, 1], [answers[2], answers[0]])
+    assert V1.select(replace(questions, answers=None), [2, 0]).answers is None
+
+
+def test_baselines_of_v2_answer_no_question():
+    answers = [[], [], [], [("c", 0)]]
+    questions = Questions(list("1234"), ["?"] * 4, ["c"], np.zeros(4, np.int64), answers)
+    assert V2.majority_baseline(questions, questions)["f1"] == 75
+    assert V1.majority_baseline(questions, questions) is None
+    for answers, constant in ((["", ""], "no answer"), (["", "c"], None)):
+        assert V2.constant_answer(questions, SpanPredictions(answers)) == constant
+
+
 def test_flattened_predictions_are_the_texts_of_answers():
     predictions = SpanPredictions(["Bern", "Basel", None], np.array([0.0, 2.0, 0.0]), null_threshold=1.0)
     assert V2.flatten_predictions(predictions) == ["Bern", "", None]
