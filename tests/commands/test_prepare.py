@@ -1,7 +1,9 @@
 """`bertie prepare`: the tokenizer and the corpus may be inside the folder of the text."""
 
 import gzip
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet
@@ -92,6 +94,19 @@ def test_missing_held_out_documents_are_reported_with_advice_that_works(
     assert "warning: no held-out documents, which pretrain needs" in result.stderr
     shutil.rmtree(tmp_path / "corpus")
     result = CliRunner().invoke(app, [*arguments, "--held-out", "0.2"])
+    assert "no held-out documents" not in result.stderr
+    assert Corpus.open(tmp_path / "corpus").manifest.held_out.documents > 0
+
+
+def test_advice_about_a_single_document_works(tmp_path: Path, arguments: list[str]) -> None:
+    lines = "".join("All is well. " * (i % 40 + i // 40) + "\n" for i in range(400))
+    (tmp_path / "text" / "book.txt").write_text(lines)
+    result = CliRunner().invoke(app, arguments)
+    advice = re.search("`(split .*) FILE`", result.stderr)
+    assert advice
+    subprocess.run([*advice[1].split(), "book.txt"], cwd=tmp_path / "text", check=True)
+    (tmp_path / "text" / "book.txt").unlink()
+    result = CliRunner().invoke(app, [*arguments, "--force"])
     assert "no held-out documents" not in result.stderr
     assert Corpus.open(tmp_path / "corpus").manifest.held_out.documents > 0
 

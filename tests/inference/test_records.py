@@ -49,6 +49,13 @@ def read(path, columns=None, format=None):
     return list(read_records(path, format or input_format(path), columns))
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.JSON", "a.json.gz"])
+def test_json_that_is_not_lines_is_refused(tmp_path, name):
+    """It was read as plain text."""
+    with pytest.raises(DataError, match=r"a .json file is not a table; write each row on a line of a .jsonl"):
+        read(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.csv.gz", "a.parquet"])
 def test_every_format_has_the_same_records(tmp_path, name):
     path = write(tmp_path / name, ROWS)

@@ -668,7 +668,7 @@ def test_corpus_without_held_out_documents_is_refused(tmp_path, tiny_settings, c
     (tmp_path / "text.txt").write_text("The cat is near the house.\n" * 9)
     tokenizer = Corpus.open(corpus_path).tokenizer_directory
     prepare([tmp_path / "text.txt"], tokenizer, tmp_path / "corpus", workers=1)
-    with pytest.raises(DataError, match="no held-out documents"):
+    with pytest.raises(DataError, match=r"no held-out documents .*; prepare 20 or more .* `split"):
         pretrain(tiny_settings(), tmp_path / "corpus", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,7 @@ from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.storage import RemotePath, as_path, fetch_directory
 from bertie.corpus import preparation
-from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
+from bertie.corpus.assembly import HELD_OUT_ADVICE
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
@@ -176,8 +176,8 @@ def _print_summary(manifest: Manifest, output: Path) -> None:
         print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
     if not manifest.held_out.documents:
         print(
-            "warning: no held-out documents, which pretrain needs to measure its progress; prepare "
-            f"{MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out (held_out=…) above 0",
+            "warning: no held-out documents, which pretrain needs to measure its progress; "
+            f"{HELD_OUT_ADVICE}",
             file=sys.stderr,
         )
     print(

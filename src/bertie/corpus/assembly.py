@@ -43,6 +43,10 @@ MIN_SHARD_DOCUMENTS = 1000
 MAX_SHARDS = 4096
 MIN_DOCUMENTS_TO_HOLD_OUT = 20  # a corpus of at least so many documents has a held-out split
 MIN_HELD_OUT_DOCUMENTS = 2  # a random next sentence needs another document
+HELD_OUT_ADVICE = (
+    f"prepare {MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out (held_out=…) above 0; a plain "
+    "text file is one document, which `split --number=l/100 FILE` cuts"
+)
 RUN_PARTS = 256  # parts whose hashes are sorted at a time, in about 100 MB
 BUCKET_DOCUMENTS = 1 << 20  # documents whose hashes are compared at a time, in about 100 MB
 COPY_TOKENS = 1 << 22  # copied from a part to a shard at a time; a longer document is copied whole

@@ -62,10 +62,16 @@ def input_format(path: Path) -> InputFormat:
     """Return the format that an input file's suffix indicates; plain text by default.
 
     Raises:
-        DataError: the suffix is a spreadsheet's.
+        DataError: the suffix is a spreadsheet's, or `.json`.
     """
     reject_spreadsheet(path)
-    return _FORMATS.get(format_suffix(path), "text")
+    suffix = format_suffix(path)
+    if suffix == ".json":
+        raise DataError(
+            f"{path}: a .json file is not a table; write each row on a line of a .jsonl file "
+            "(an array: jq --compact-output '.[]')"
+        )
+    return _FORMATS.get(suffix, "text")
 
 
 def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | None, InputFormat]:

@@ -9,6 +9,7 @@ import torch
 from bertie.base.arrays import Int64s
 from bertie.base.errors import DataError
 from bertie.base.progress import Progress
+from bertie.corpus.assembly import HELD_OUT_ADVICE
 from bertie.corpus.examples import Examples
 from bertie.corpus.sampling import draw_held_out_examples
 from bertie.corpus.shards import Shard
@@ -33,8 +34,7 @@ class HeldOut:
         settings = self._settings = setup.settings
         if not corpus.held_out:
             raise DataError(
-                f"{corpus.path}: no held-out documents to evaluate the model on; prepare the corpus again "
-                f"with a larger fraction of them (--held-out 0.1, held_out=0.1), or from more documents"
+                f"{corpus.path}: no held-out documents to evaluate the model on; {HELD_OUT_ADVICE}"
             )
         counts = unigram_counts(corpus.train, len(vocabulary))
         self._batches: list[list[PackedBatch]] = []
