@@ -70,14 +70,14 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if all(member in (int, float, bool, NoneType) or get_origin(member) is Literal for member in members):
         from pydantic import TypeAdapter, ValidationError  # takes 0.1 s
 
-        from bertie.base.schemas import shorten
+        from bertie.base.schemas import describe_problem, shorten
 
         if isinstance(value, bool) and {int, float} & {*members} and bool not in members:
             raise SettingsError(f"{name} = {value}: expected a number, not a flag")
         try:
             return TypeAdapter(annotation).validate_python(value)
         except ValidationError as error:
-            message = error.errors()[0]["msg"].replace("Input should be", "expected")
+            message = describe_problem(error.errors()[0]["msg"])
             raise SettingsError(f"{name} = {shorten(value)}: {message}") from None
     return value
 

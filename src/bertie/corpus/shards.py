@@ -32,6 +32,7 @@ import pydantic
 from bertie.base.arrays import Bools, Int64s, UInt16s, UInt32s
 from bertie.base.errors import DataError
 from bertie.base.files import local_path, read_json, sha256, write_json
+from bertie.base.schemas import describe_problem
 from bertie.text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
@@ -452,7 +453,9 @@ def read_manifest(path: Path, content: Any) -> Manifest:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{file}: {key}: {first['msg']}; prepare the corpus again") from None
+        raise DataError(
+            f"{file}: {key}: {describe_problem(first['msg'])}; prepare the corpus again"
+        ) from None
     for split in get_args(Split):
         if getattr(manifest, split) != count_split(split, manifest.files, manifest.vocabulary_size):
             raise DataError(

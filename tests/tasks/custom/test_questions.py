@@ -1,5 +1,6 @@
 """Custom questions: tables, SQuAD's JSON, and errors in rows."""
 
+import gzip
 import json
 from dataclasses import replace
 
@@ -129,3 +130,10 @@ def test_missing_columns_of_questions_name_their_options(tmp_path):
     advice = "pass --column identifier=NAME --column question=NAME --column context=NAME "
     with pytest.raises(SettingsError, match=advice):
         CustomQuestionAnswering().read(path, labelled=False)
+
+
+def test_compressed_squad_with_the_name_of_a_table_is_to_be_decompressed(tmp_path):
+    content = json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": []}]}, indent=1)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(DataError, match=r"not a table; decompress it to a\.json, and pass --kind questions"):
+        CustomQuestionAnswering().read(tmp_path / "a.jsonl.gz", labelled=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertie.base.compression import open_binary
+from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
@@ -60,7 +60,7 @@ class CustomFiles:
         try:
             rows = read_rows(source, list(columns), skipped, columns)
         except BertieError:
-            if isinstance(source, Path) and source.suffix.lower() in (".jsonl", ".ndjson"):
+            if isinstance(source, Path) and format_suffix(source) in (".jsonl", ".ndjson"):
                 _reject_squad(source)
             raise
         kept = []
@@ -86,9 +86,12 @@ def _reject_squad(path: Path) -> None:
     with open_binary(path) as file:
         start = file.read(_START_BYTES)
     if _SQUAD_START.match(start):
+        rename = f"rename it to {path.with_suffix('.json').name}"
+        if is_compressed(path):
+            rename = f"decompress it to {path.with_suffix('').with_suffix('.json').name}"
         raise DataError(
-            f"{path}: seems to be one JSON object in the form of SQuAD, not a table; rename it to "
-            f"{path.with_suffix('.json').name}, and pass --kind questions (kind='questions')"
+            f"{path}: seems to be one JSON object in the form of SQuAD, not a table; {rename}, and pass "
+            f"--kind questions (kind='questions')"
         ) from None
 
 
