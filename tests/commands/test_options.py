@@ -137,7 +137,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         {"dev": 0.1, "settings": {"epochs": 2, "device": "cpu"}, **TRAINING},
     ),
     (
-        "bertie.api.search.search",
+        "bertie.search",
         f"search {TRAINING_OPTIONS} --dev dev.csv --recipe grid",
         {
             "dev": "dev.csv",

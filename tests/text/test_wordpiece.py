@@ -125,7 +125,7 @@ def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]
         assert ids == oracle.match(word, vocabulary.ids, vocabulary.unk_id, limit)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(vocabularies, st.integers(1, 12), st.text(alphabet="ab\u0301 ."))
 def test_an_accent_belongs_to_the_token_before_it(vocabulary: Vocabulary, limit: int, text: str) -> None:
     encoding = encode_both_ways(vocabulary, True, limit, [text])
