@@ -15,7 +15,7 @@ from bertie.base.kernels import ONE, kernel
 EncodeRows = Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]]
 
 NO_LIMIT = 2**31 - 1
-CHUNK_CHARACTERS = 1 << 15  # encoded at a time, so that intermediate arrays stay in a core's cache
+CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 
 @dataclass(frozen=True)
