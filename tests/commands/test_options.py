@@ -118,7 +118,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ("bertie.join_parts", "prepare --join --out out --workers 3", {"out": Path("out"), "workers": 3}),
     *(
         (
-            f"bertie.api.pretraining.{function}",
+            function,
             f"pretrain tiny --corpus c --out run --init m --set batch_size=64 --device cpu --shard {more}",
             {
                 "recipe": "tiny",
@@ -129,7 +129,10 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
                 "settings": {"batch_size": 64, "device": "cpu", "shard": True},
             },
         )
-        for function, more in (("pretrain", "--resume"), ("plan_pretraining", "--resume --dry-run"))
+        for function, more in (
+            ("bertie.pretrain", "--resume"),
+            ("bertie.api.pretraining.plan_pretraining", "--resume --dry-run"),
+        )
     ),
     (
         "bertie.finetune",
