@@ -77,6 +77,7 @@ PROCESSORS = {
     "EPYC, AVX2": "2026-11-27-amd-epyc",
     "EPYC, Zen 4": "2026-11-29-amd-epyc-avx512",
     "EPYC, Zen 5": "2026-11-28-amd-epyc-avx512",
+    "Xeon, 3rd gen.": "2026-11-29-intel-r-xeon-r-processor-2-80ghz-avx512",
     "Xeon, 5th gen.": "2026-11-29-intel-r-xeon-r-processor-avx512",
     "with AMX": "2026-11-29-intel-r-xeon-r-processor-amx",
 }
