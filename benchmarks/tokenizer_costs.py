@@ -107,7 +107,7 @@ def compare_threads(tokenizer: Tokenizer, rounds: int) -> Row:
 
 
 def compare_memory(tokenizer: Tokenizer) -> Row:
-    """Compare the peak of what is allocated for one string and for its lines, result included."""
+    """Compare the peak memory for one string and for its lines. Both include the result."""
     inputs = make_inputs()
     size = len(inputs["string"][0].encode())
     peaks = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -426,18 +427,24 @@ def test_run_stopped_by_bad_input_resumes_and_skips_it(
     assert manifest == expected.model_copy(update={"skipped": manifest.skipped})
 
 
+def before_each_part(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Call a function before each part of a corpus is written."""
+    write_part = preparation.write_part
+
+    def act_and_write(*arguments: Any) -> Any:
+        act()
+        return write_part(*arguments)
+
+    monkeypatch.setattr(preparation, "write_part", act_and_write)
+
+
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_input_that_changes_while_it_is_read_is_reported(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
-    file, output, write_part = tmp_path / "a.jsonl", tmp_path / "corpus", preparation.write_part
+    file, output = tmp_path / "a.jsonl", tmp_path / "corpus"
     file.write_bytes(inputs[0].read_bytes())
-
-    def change_and_write(*arguments: Any) -> Any:
-        file.write_bytes(inputs[0].read_bytes() * 2)
-        return write_part(*arguments)
-
-    monkeypatch.setattr(preparation, "write_part", change_and_write)
+    before_each_part(monkeypatch, lambda: file.write_bytes(inputs[0].read_bytes() * 2))
     remedy = "remove .*corpus and run all parts again" if jobs else "run again with --force"
     command = partial(prepare_part, job=1, jobs=jobs, options=PreparationOptions()) if jobs else prepare
     with pytest.raises(DataError, match=rf"a\.jsonl: changed after it was listed; {remedy}"):
@@ -448,13 +455,8 @@ def test_input_that_changes_while_it_is_read_is_reported(
 def test_input_that_is_removed_before_it_is_read_may_be_restored(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
-    file, output, write_part = tmp_path / "a.jsonl", tmp_path / "corpus", preparation.write_part
+    file, output = tmp_path / "a.jsonl", tmp_path / "corpus"
     file.write_bytes(inputs[0].read_bytes())
-
-    def remove_and_write(*arguments: Any) -> Any:
-        file.rename(tmp_path / "b.jsonl")
-        return write_part(*arguments)
-
     command = partial(prepare_part, job=1, jobs=jobs, options=PreparationOptions()) if jobs else prepare
     remedy = "remove .*corpus and run all parts again" if jobs else r"run again with --force \(force=True\)"
     expected = (
@@ -462,7 +464,7 @@ def test_input_that_is_removed_before_it_is_read_may_be_restored(
         rf"{remedy}$"
     )
     with monkeypatch.context() as patched:
-        patched.setattr(preparation, "write_part", remove_and_write)
+        before_each_part(patched, lambda: file.rename(tmp_path / "b.jsonl"))
         with pytest.raises(DataError, match=expected):
             command([file], tokenizer, output, workers=1)
     (tmp_path / "b.jsonl").rename(file)

@@ -14,9 +14,8 @@ from bertie.base.arguments import checked
 from bertie.base.arrays import Int64s
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.files import atomic_directory
+from bertie.base.files import atomic_directory, reject_changes
 from bertie.base.outputs import lock_output
-from bertie.base.rows import reject_changes
 from bertie.base.storage import as_path, fetch_directory, is_remote
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format

@@ -1,4 +1,4 @@
-"""Atomic writes of files and directories, JSON, and checksums.
+"""Atomic writes of files and directories, JSON, checksums, and files that change while they are read.
 
 Everything is written under a temporary name that ends in `.bertie-tmp`, which no file of a user has.
 A killed process leaves it; the next writer, which holds a lock (`locks.py`), removes it.
@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
@@ -374,3 +375,28 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def reject_changes(*paths: Path) -> Iterator[None]:
+    """Check that files stay the same while they are read in the block.
+
+    Raises:
+        DataError: the size of a file or the time of its last change is another one at the end.
+    """
+    stamps = {path: file_stamp(path) for path in paths}
+    yield
+    for path, before in stamps.items():
+        if file_stamp(path) not in (None, before):
+            raise DataError(
+                f"{path}: changed while it was read; wait until it is complete, then run the command again"
+            )
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of the last change of a file; None if it is gone, or a pipe."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, status.st_mtime_ns
+    return None

@@ -6,10 +6,9 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 
 import csv
 import json
-import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import reject_changes
 from bertie.base.memory import MemoryTable, Source
 from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet, separator_hint
 from bertie.base.texts import count_noun
@@ -216,31 +216,6 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     """
     with open_binary(path) as file, reject_changes(path):
         yield from decode_lines(file, str(path))
-
-
-@contextmanager
-def reject_changes(*paths: Path) -> Iterator[None]:
-    """Check that files stay the same while they are read in the block.
-
-    Raises:
-        DataError: the size of a file or the time of its last change is another one at the end.
-    """
-    stamps = {path: file_stamp(path) for path in paths}
-    yield
-    for path, before in stamps.items():
-        if file_stamp(path) not in (None, before):
-            raise DataError(
-                f"{path}: changed while it was read; wait until it is complete, then run the command again"
-            )
-
-
-def file_stamp(path: Path) -> tuple[int, int] | None:
-    """Return the size and the time of the last change of a file; None if it is gone, or a pipe."""
-    with suppress(FileNotFoundError):
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode):
-            return status.st_size, status.st_mtime_ns
-    return None
 
 
 def read_held_lines(path: Path) -> Generator[str, None, None]:

@@ -110,7 +110,7 @@ def list_items(values: Any, name: str, expected: str) -> list[Any]:
         DataError: `values` is not like a list: a string, bytes, a number, a set (which has no
             order), a mapping or a data frame (whose items are names).
     """
-    if type(values) is list:
+    if type(values) is list:  # the usual case, before tests of abstract classes, which are slow
         return list(values)
     if isinstance(values, bytes | bytearray):
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; decode them to a string")

@@ -117,7 +117,7 @@ _UNCHECKED_FUNCTIONS = {
     "_raw_object_cache_notify",  # these two while a kernel is loaded: llvmlite drops an exception
     "_raw_object_cache_getbuffer",
     "create_module",  # of an extension module, which may drop an exception that its imports raise
-    "__del__",  # Python drops it, and so it does in callbacks of weak references, as the next three are
+    "__del__",  # Python drops exceptions here, and in the next three, callbacks of weak references
     "cb",  # of importlib, for each imported module
     "remove",  # of WeakValueDictionary and WeakKeyDictionary
     "_remove",  # of WeakSet

@@ -45,7 +45,7 @@ MIN_DOCUMENTS_TO_HOLD_OUT = 20  # a corpus of at least so many documents has a h
 MIN_HELD_OUT_DOCUMENTS = 2  # a random next sentence needs another document
 HELD_OUT_ADVICE = (
     f"prepare {MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out (held_out=…) above 0; a plain "
-    "text file is one document, which `split --number=l/100 FILE` cuts"
+    "text file is one document; `split --number=l/100 FILE` divides it into 100"
 )
 RUN_PARTS = 256  # parts whose hashes are sorted at a time, in about 100 MB
 BUCKET_DOCUMENTS = 1 << 20  # documents whose hashes are compared at a time, in about 100 MB

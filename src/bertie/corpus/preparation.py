@@ -24,13 +24,13 @@ from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import (
     atomic_file,
+    file_stamp,
     remove_directory,
     remove_temporary_files,
     remove_temporary_names,
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
 from bertie.base.progress import Progress, byte_unit
-from bertie.base.rows import file_stamp
 from bertie.base.storage import check_readable
 from bertie.corpus.assembly import (
     DUPLICATE,

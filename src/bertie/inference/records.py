@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import reject_changes
 from bertie.base.memory import is_missing
 from bertie.base.progress import announce_stdin
 from bertie.base.rows import (
@@ -22,7 +23,6 @@ from bertie.base.rows import (
     parse_rows,
     raise_error,
     read_lines,
-    reject_changes,
     reject_duplicates,
     reject_spreadsheet,
 )

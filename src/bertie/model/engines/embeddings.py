@@ -27,7 +27,7 @@ def normalize(vectors: Float32s) -> Float32s:
 
     A vector of zeros stays as it is, as with torch.nn.functional.normalize.
     """
-    norms = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))  # the same bits as np.linalg.norm, sooner
+    norms = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))  # as np.linalg.norm, but faster
     scaled: Float32s = vectors / np.maximum(norms, 1e-12)
     return scaled
 
