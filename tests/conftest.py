@@ -62,6 +62,14 @@ def no_compilation_notice() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """Leave out `fsync`, which matters only when a machine crashes: the tests call it thousands of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_drawing() -> Iterator[Any]:
     """Save an empty picture instead of drawing, which takes ten times as long as the tests' training.
 
