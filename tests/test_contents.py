@@ -6,6 +6,7 @@ A module may import those listed before it. `TORCH_FREE` ones must not need torc
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -308,9 +309,14 @@ def path_of(name: str) -> Path:
     return file if file.exists() else SOURCE / Path(*name.split(".")) / "__init__.py"
 
 
+@cache
+def parse(name: str) -> ast.Module:
+    return ast.parse(path_of(name).read_text())
+
+
 def imports_of(name: str) -> set[str]:
     """Return the bertie modules that a module imports, anywhere in the file, except for type checking."""
-    tree = ast.parse(path_of(name).read_text())
+    tree = parse(name)
     typing_only = {
         inner
         for node in ast.walk(tree)
@@ -347,9 +353,7 @@ def test_imports_point_back(name):
 def test_functions_have_at_most_60_lines(name):
     """The training loop is flat instead (CONTRIBUTING.md)."""
     functions = [
-        node
-        for node in ast.walk(ast.parse(path_of(name).read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in ast.walk(parse(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     lengths = {function.name: function.end_lineno - function.lineno + 1 for function in functions}
     assert [f for f in lengths if lengths[f] > 60] == (["train"] if name == "training.loop" else [])

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -126,6 +127,7 @@ class Forked:
 
 def _serve() -> None:
     """Answer requests from standard input until it ends."""
+    import typer.main
     from matplotlib.figure import Figure
     from numba.core import event
     from tests.faults import faults, small_demo
@@ -141,6 +143,8 @@ def _serve() -> None:
         file.write("<svg></svg>")
 
     Figure.savefig = save_nothing  # type: ignore[method-assign]  # drawing takes longer than training
+    os.fsync = lambda handle: None  # matters only when the machine crashes
+    typer.main.get_command = cache(typer.main.get_command)  # or each command would parse all signatures
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     null = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(null.fileno(), 1)

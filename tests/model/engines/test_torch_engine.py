@@ -123,20 +123,21 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
     subprocess.run(command, check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "2"})
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_text_that_comes_again_compiles_nothing_in_a_server(tmp_path, precision):
+def test_a_text_that_comes_again_compiles_nothing_in_a_server(tmp_path):
     script = f"""
 from bertie.base.environment import limit_free_memory
 limit_free_memory()
 import bertie
-model = bertie.load({str(save_small(tmp_path, "classifier"))!r}, precision={precision!r})
-for _ in range(3):
-    model.classify("the cat sat on the mat")
-    print("answered", flush=True)
+for precision in ("float32", "bfloat16"):
+    model = bertie.load({str(save_small(tmp_path, "classifier"))!r}, precision=precision)
+    for _ in range(3):
+        model.classify("the cat sat on the mat")
+        print("answered", flush=True)
 """
     environment = {**os.environ, "ONEDNN_VERBOSE": "2"}
     environment.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)
     command = [sys.executable, "-c", script]
     output = subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
-    third_time = output.split("answered")[2]
-    assert "create:cache_miss" not in third_time
+    times = output.split("answered")
+    for third_time in (times[2], times[5]):
+        assert "create:cache_miss" not in third_time
