@@ -145,6 +145,13 @@ def test_data_must_be_a_folder(bertie, folder):
     assert failed.stderr.startswith(f"bertie: {message}")
 
 
+@pytest.mark.parametrize("command", ["finetune", "search"])
+def test_task_without_training_examples_names_the_task_to_train_on(bertie, folder, command):
+    failed = bertie(folder, command, "--task", "ax", "--data", ".", "--model", "model", "--out", "new")
+    message = "ax: no training examples; fine-tune on mnli, and evaluate that model on ax"
+    assert (failed.returncode, failed.stderr) == (2, f"bertie: {message}\n")
+
+
 def test_missing_official_files_are_reported(bertie, folder, tmp_path):
     (tmp_path / "MRPC").mkdir()
     (tmp_path / "MRPC" / "train.tsv").write_text("no columns\n")

@@ -258,6 +258,10 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
             return _split(_read(custom, source, {}, {}), dev)
         return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
+    if trained_on := paper_task.trained_on:
+        raise SettingsError(
+            f"{task}: no training examples; fine-tune on {trained_on}, and evaluate that model on {task}"
+        )
     if not data.is_dir():  # a single file would be training and dev data at once
         raise SettingsError(
             f"{data}: not a folder; give the folder of the official files of {task}, from "
