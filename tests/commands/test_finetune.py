@@ -190,7 +190,8 @@ def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp
         assert failed.stderr.endswith(f"; {advice}\n")
     failed = bertie(tmp_path, *options, "--train", "line.json")
     assert failed.stderr.startswith(
-        "bertie: line.json: a .json file is not a table; write each row on a line"
+        "bertie: line.json: a .json file is not a table; write each row on a line of a .jsonl file (an "
+        "array: jq --compact-output '.[]'), or, "
     )
 
 

@@ -342,13 +342,23 @@ def parse_json_lines(
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            problem = f"not valid JSON ({error}); fix or remove the line"
+            problem = f"not valid JSON ({error}); {rewrite_json(line) or 'fix or remove the line'}"
         else:
             if isinstance(row, dict):
                 yield number, row
                 continue
-            problem = "not a JSON object; write one object per line"
+            problem = f"not a JSON object; {rewrite_json(line) or 'write one object per line'}"
         handle(DataError(f"{name}, line {number}: {problem}"))
+
+
+def rewrite_json(line: str) -> str:
+    """Return how to write an array, or an indented object, as JSON lines.
+
+    `line` is its first line, or a whole array. Return "" for any other line.
+    """
+    start = line.strip()
+    values = "'.[]'" if start.startswith("[") else "." if start == "{" else ""
+    return f"write one object per line (jq --compact-output {values})" if values else ""
 
 
 def reject_duplicates(names: Sequence[str], location: str) -> None:

@@ -55,8 +55,9 @@ class CustomFiles:
         """
         if isinstance(source, Path) and format_suffix(source) == ".json":
             raise DataError(
-                f"{source}: a .json file is not a table; write each row on a line of a .jsonl file, or, for "
-                f"a file in the form of SQuAD, pass --kind questions (kind='questions')"
+                f"{source}: a .json file is not a table; write each row on a line of a .jsonl file (an "
+                f"array: jq --compact-output '.[]'), or, for a file in the form of SQuAD, pass --kind "
+                f"questions (kind='questions')"
             )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
         try:
