@@ -250,12 +250,13 @@ class CustomClassification(CustomFiles, TextClassification):
             # Split before white space is normalized, since white space may be the separator.
             value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
-            if len({*value}) < len(value) and {*value} <= {0, 1}:
+            names = list(map(label_name, value))
+            if len({*names}) < len(names) and {*names} <= {"0", "1", "False", "True"}:
                 raise DataError(
                     f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} has a flag for each "
                     f"label; list the names of the row's labels"
                 )
-            return tuple(dict.fromkeys(filter(None, map(label_name, value))))
+            return tuple(dict.fromkeys(filter(None, names)))
         name = label_name(value)
         if not name:
             raise DataError(
