@@ -120,7 +120,7 @@ def custom_task(
         used = {"text": text, "pair": pair or ("pair" if kind in _PAIRS else None), "label": label}
         if kind == "pairs":  # they have no label
             del used["label"]
-        _check_distinct(used)
+        _check_distinct(used.items())
     if kind in _PAIRS:
         return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
@@ -134,13 +134,20 @@ def custom_task(
         arguments[role] = (
             tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
         )
-    return family(**arguments, on_error=on_error)
+    family_task = family(**arguments, on_error=on_error)
+    _check_distinct((role, column) for role in roles for column in _as_columns(getattr(family_task, role)))
+    return family_task
 
 
-def _check_distinct(columns: Mapping[str, str | None]) -> None:
-    """Raise SettingsError if two roles have the same column."""
+def _as_columns(value: str | Sequence[str]) -> Sequence[str]:
+    """Return the columns of a role; only endings may have several."""
+    return [value] if isinstance(value, str) else value
+
+
+def _check_distinct(columns: Iterable[tuple[str, str | None]]) -> None:
+    """Raise SettingsError if two roles, or two endings, have the same column."""
     role_of: dict[str, str] = {}
-    for role, column in columns.items():
+    for role, column in columns:
         if column is None:
             continue
         if column in role_of:
