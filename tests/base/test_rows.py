@@ -7,6 +7,7 @@ import itertools
 import json
 import lzma
 import re
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -200,6 +201,12 @@ def test_malformed_file_is_named_with_its_line(tmp_path, name, content, message)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_rows(tmp_path / name, ["a", "b"])
+
+
+def test_folder_or_text_in_place_of_a_table_is_refused(tmp_path):
+    for path, message in ((tmp_path, "is a directory; expected a file"), (Path("a " * 200), "unknown table")):
+        with pytest.raises(DataError, match=message):
+            read_rows(path, ["a"])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

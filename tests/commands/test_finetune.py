@@ -145,6 +145,14 @@ def test_data_must_be_a_folder(bertie, folder):
     assert failed.stderr.startswith(f"bertie: {message}")
 
 
+def test_tagged_words_without_their_kind_are_refused(bertie, folder, tmp_path):
+    (tmp_path / "train.conll").write_text("film O\n")
+    file, model = str(tmp_path / "train.conll"), str(folder / "model")
+    failed = bertie(tmp_path, "finetune", "--train", file, "--model", model, "--out", "new")
+    assert failed.returncode == 2
+    assert "train.conll: a .conll file has tagged words; pass --kind tags (kind='tags')" in failed.stderr
+
+
 @pytest.mark.parametrize("command", ["finetune", "search"])
 def test_task_without_training_examples_names_the_task_to_train_on(bertie, folder, command):
     failed = bertie(folder, command, "--task", "ax", "--data", ".", "--model", "model", "--out", "new")

@@ -6,6 +6,7 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -108,6 +109,8 @@ def read_rows(
     path, handle = source, raise_error if skipped is None else skipped.append
     reject_spreadsheet(path)
     format = TABLE_FORMATS.get(format_suffix(path))
+    if format is None and os.path.isdir(path):  # unlike `Path.is_dir`, also for a text in place of a path
+        raise DataError(f"{path}: is a directory; expected a file")
     if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if format == "parquet":

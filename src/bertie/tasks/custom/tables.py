@@ -59,6 +59,10 @@ class CustomFiles:
                 f"array: jq --compact-output '.[]'), or, for a file in the form of SQuAD, pass --kind "
                 f"questions (kind='questions')"
             )
+        if isinstance(source, Path) and format_suffix(source) == ".conll":
+            raise DataError(
+                f"{source}: a .conll file has tagged words; pass --kind tags (kind='tags'), or another file"
+            )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
         try:
             rows = read_rows(source, list(columns), skipped, columns)
