@@ -334,6 +334,14 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             "text and pair are both the column 'pair'; choose",
         ),
         (
+            {"train": ROWS, "kind": "tags", "columns": {"words": ["a", "b"]}},
+            "columns: words is ['a', 'b']; give the name of a column",
+        ),
+        (
+            {"train": ROWS, "kind": "choices", "columns": {"endings": ["a", 3]}},
+            "columns: endings is ['a', 3]; give the name of a column, or a list of names",
+        ),
+        (
             {"train": ROWS, "kind": "tags", "columns": {"words": "tags"}},
             "words and tags are both the column 'tags'; choose two columns",
         ),

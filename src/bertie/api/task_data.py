@@ -131,17 +131,31 @@ def custom_task(
     for role, column in (columns or {}).items():
         if role not in roles or not column:
             raise SettingsError(f"columns: {kind} have no {role!r}; use {', '.join(roles)}")
-        arguments[role] = (
-            tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
-        )
+        arguments[role] = _parse_columns(role, column)
     family_task = family(**arguments, on_error=on_error)
     _check_distinct((role, column) for role in roles for column in _as_columns(getattr(family_task, role)))
     return family_task
 
 
-def _as_columns(value: str | Sequence[str]) -> Sequence[str]:
-    """Return the columns of a role; only endings may have several."""
-    return [value] if isinstance(value, str) else value
+def _parse_columns(role: str, value: Any) -> str | tuple[str, ...]:
+    """Return the column of a role; for endings, a tuple of columns.
+
+    Raises:
+        SettingsError: it is not a name, or for endings not a list of names.
+    """
+    has_several = role == "endings"
+    names = value if has_several and isinstance(value, list | tuple) else [value]
+    if not all(isinstance(name, str) for name in names):
+        expected = "the name of a column" + ", or a list of names" * has_several
+        raise SettingsError(f"columns: {role} is {value!r}; give {expected}")
+    if has_several:
+        return tuple(value.split(",") if isinstance(value, str) else value)
+    return str(value)
+
+
+def _as_columns(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of a role as a tuple."""
+    return (value,) if isinstance(value, str) else value
 
 
 def _check_distinct(columns: Iterable[tuple[str, str | None]]) -> None:
