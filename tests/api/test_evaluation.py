@@ -121,9 +121,16 @@ def test_a_result_in_place_of_its_path_gets_advice(run):
             bertie.evaluate([run.model_directory, value], ROWS)
 
 
-def test_an_unknown_part_of_a_file_is_refused(run):
+def test_an_unknown_part_is_refused(run):
     with pytest.raises(bertie.SettingsError, match="part 'test': classification has no such part; use dev"):
         bertie.evaluate(run.model_directory, ROWS, part="test", **REVIEWS)
+    Path("MNLI").mkdir()
+    known = "use dev_matched or dev_mismatched$"
+    with pytest.raises(bertie.SettingsError, match=rf"part 'matched': mnli has no such part; {known}"):
+        bertie.evaluate(run.model_directory, "MNLI", task="mnli", part="matched")
+    for part in ("train", "test_matched"):
+        with pytest.raises(bertie.DataError, match=rf"MNLI/{part}\.tsv: no such file"):
+            bertie.evaluate(run.model_directory, "MNLI", task="mnli", part=part)
 
 
 def test_file_has_the_same_scores_as_a_table(run):

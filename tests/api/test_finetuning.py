@@ -333,6 +333,22 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "text": "pair", "kind": "pairs"},
             "text and pair are both the column 'pair'; choose",
         ),
+        (
+            {"train": ROWS, "kind": "tags", "columns": {"words": ["a", "b"]}},
+            "columns: words is ['a', 'b']; give the name of a column",
+        ),
+        (
+            {"train": ROWS, "kind": "choices", "columns": {"endings": ["a", 3]}},
+            "columns: endings is ['a', 3]; give the name of a column, or a list of names",
+        ),
+        (
+            {"train": ROWS, "kind": "tags", "columns": {"words": "tags"}},
+            "words and tags are both the column 'tags'; choose two columns",
+        ),
+        (
+            {"train": ROWS, "kind": "choices", "columns": {"endings": "a,b,a"}},
+            "endings and endings are both the column 'a'; choose two columns",
+        ),
         ({"train": ROWS, "label_type": "numbers", "kind": "tags"}, "the label type is for texts; leave it"),
         (
             {"train": ROWS, "label_type": "classes", "separator": "|"},

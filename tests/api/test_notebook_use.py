@@ -73,7 +73,7 @@ def test_longest_sequence_may_be_set_up_to_the_positions_of_the_model(loaded):
 
 
 def test_swapped_arguments_of_evaluate_get_one_line(classifier):
-    with pytest.raises(bertie.DataError, match=r"^model: expected a path or a list of paths, got DataFrame"):
+    with pytest.raises(bertie.DataError, match=r"^model: expected a path or a list of paths, got DataFrame$"):
         bertie.evaluate(pd.DataFrame(ROWS), classifier)
 
 

@@ -4,6 +4,8 @@ import os
 from functools import partial
 from pathlib import Path
 
+import datasets
+import pandas as pd
 import pytest
 
 import bertie
@@ -81,6 +83,16 @@ def test_a_text_in_place_of_a_path_is_a_data_error():
     for out in (None, "tokenizer"):
         with pytest.raises(bertie.DataError, match=r"^'The cat sat.*: too long for a path; write the text"):
             bertie.learn_vocabulary("The cat sat. " * 99, out, workers=1)
+
+
+def test_a_table_in_place_of_a_path_is_to_be_written_to_a_file():
+    table = {"text": ["The cat sat."], "path": ["a.txt"]}
+    frame = pd.DataFrame(table)
+    advice = r"got \w+; write the table to a \.csv, \.jsonl or \.parquet file, and pass the file$"
+    for inputs in (table, frame, frame.to_dict("records"), datasets.Dataset.from_dict(table)):
+        for learn in (bertie.learn_vocabulary, partial(bertie.prepare, tokenizer="x", out="y")):
+            with pytest.raises(bertie.DataError, match=advice):
+                learn(inputs, workers=1)
 
 
 def test_empty_string_is_not_the_current_folder(text):

@@ -7,6 +7,7 @@ import itertools
 import json
 import lzma
 import re
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -186,7 +187,10 @@ def test_fields_may_exceed_the_default_limit_of_csv(tmp_path):
         ("a.csv", b"a,b\n1,\xe9\n", r"a\.csv, line 2: not UTF-8"),
         ("a.csv", b"a,b,,,a\n1,2,,,3\n", r"a\.csv, line 1: two columns are called 'a'; rename one"),
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 1,\n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b"\n[1]\n", r"a\.jsonl, line 2: not a JSON object; write one object per line"),
+        ("a.jsonl", b"\n[1]\n", r"a\.jsonl, line 2: not a JSON object; write one object per line \(jq"),
+        ("a.jsonl", b"3\n", r"a\.jsonl, line 1: not a JSON object; write one object per line$"),
+        ("a.jsonl", b'{\n "a": 1\n}', r"not valid JSON .*; write one object per line \(jq --c\S+ \.\)$"),
+        ("a.jsonl", b'[{"a": 1},\n', r"not valid JSON .*; write one object per line \(jq --c\S+ '\.\[\]'\)$"),
         ("a.parquet", b"PAR1", r"a\.parquet: damaged or truncated"),
         ("a.xls", b"", r"a\.xls: a spreadsheet; save it as \.csv, in UTF-8, and give that file"),
         ("a.txt", b"", r"a\.txt: unknown table format; use \.csv"),
@@ -197,6 +201,12 @@ def test_malformed_file_is_named_with_its_line(tmp_path, name, content, message)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_rows(tmp_path / name, ["a", "b"])
+
+
+def test_folder_or_text_in_place_of_a_table_is_refused(tmp_path):
+    for path, message in ((tmp_path, "is a directory; expected a file"), (Path("a " * 200), "unknown table")):
+        with pytest.raises(DataError, match=message):
+            read_rows(path, ["a"])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

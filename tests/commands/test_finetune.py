@@ -145,6 +145,21 @@ def test_data_must_be_a_folder(bertie, folder):
     assert failed.stderr.startswith(f"bertie: {message}")
 
 
+def test_tagged_words_without_their_kind_are_refused(bertie, folder, tmp_path):
+    (tmp_path / "train.conll").write_text("film O\n")
+    file, model = str(tmp_path / "train.conll"), str(folder / "model")
+    failed = bertie(tmp_path, "finetune", "--train", file, "--model", model, "--out", "new")
+    assert failed.returncode == 2
+    assert "train.conll: a .conll file has tagged words; pass --kind tags (kind='tags')" in failed.stderr
+
+
+@pytest.mark.parametrize("command", ["finetune", "search"])
+def test_task_without_training_examples_names_the_task_to_train_on(bertie, folder, command):
+    failed = bertie(folder, command, "--task", "ax", "--data", ".", "--model", "model", "--out", "new")
+    message = "ax: no training examples; fine-tune on mnli, and evaluate that model on ax"
+    assert (failed.returncode, failed.stderr) == (2, f"bertie: {message}\n")
+
+
 def test_missing_official_files_are_reported(bertie, folder, tmp_path):
     (tmp_path / "MRPC").mkdir()
     (tmp_path / "MRPC" / "train.tsv").write_text("no columns\n")
@@ -183,7 +198,8 @@ def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp
         assert failed.stderr.endswith(f"; {advice}\n")
     failed = bertie(tmp_path, *options, "--train", "line.json")
     assert failed.stderr.startswith(
-        "bertie: line.json: a .json file is not a table; write each row on a line"
+        "bertie: line.json: a .json file is not a table; write each row on a line of a .jsonl file (an "
+        "array: jq --compact-output '.[]'), or, "
     )
 
 

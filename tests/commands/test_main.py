@@ -89,6 +89,15 @@ def test_a_wrong_choice_is_reported_with_the_choices(capsys):
 
 
 @pytest.mark.parametrize(
+    ("workers", "message"),
+    [("0", "expected a number greater than or equal to 1"), ("two", "expected an integer")],
+)
+def test_a_wrong_number_is_reported_with_the_expected_one(workers, message, capsys):
+    status, _, err = run(capsys, "vocab", "text", "--out", "new", "--workers", workers)
+    assert (status, err.splitlines()[-1]) == (2, f"Error: Invalid value for '--workers': {message}")
+
+
+@pytest.mark.parametrize(
     ("arguments", "name"),
     [
         (["vocab", "", "--out", "new"], "INPUT..."),

@@ -239,7 +239,8 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
             'a.jsonl, line 3: expected a JSON object with a string under "text"',
         ),
         ("a.jsonl", b'{"text": 1}\n', "a.jsonl, line 1: expected a JSON object"),
-        ("a.jsonl", b"[]\n", "a.jsonl, line 1: expected a JSON object"),
+        ("a.jsonl", b'[{"text": "a"}]\n', r"line 1: expected a .*; write one object per line \(jq --c\S+ '"),
+        ("a.json", b'{\n "text": "a"\n}\n', r"line 1: not .*; write one object per line \(jq --c\S+ \.\)$"),
         ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "a.jsonl, line 1: not valid JSON"),
         ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "a.jsonl, line 1: expected a JSON object"),
         (

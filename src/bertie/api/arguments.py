@@ -21,7 +21,7 @@ from bertie.base.files import read_json
 from bertie.base.processors import available_cpus
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_settings
 from bertie.base.storage import as_path
-from bertie.base.texts import list_items
+from bertie.base.texts import is_table, list_items
 
 PathLike = str | Path
 # Inputs that a run's settings recognize by a fingerprint, wherever they are.
@@ -41,15 +41,25 @@ def as_paths(paths: PathLike | Iterable[PathLike], name: str = "inputs") -> list
     """
     if isinstance(paths, str | Path):
         paths = [paths]
-    elif advice := advise(paths):
-        raise DataError(f"{name}: expected a path or a list of paths, got {type(paths).__name__}{advice}")
+    elif is_table(paths) or advise(paths):
+        problem = f"expected a path or a list of paths, got {type(paths).__name__}"
+        raise DataError(f"{name}: {problem}{_advise(paths, name)}")
     listed = list_items(paths, name, "a path or a list of paths")
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
-            raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}{advise(path)}")
+            problem = f"expected a path, got {type(path).__name__}"
+            raise DataError(f"{name}[{i}]: {problem}{_advise(path, name)}")
         if path == "":  # which is the current folder for `Path`
             raise DataError(f"{name}[{i}]: expected a path, got an empty string")
     return [as_path(path) for path in listed]
+
+
+def _advise(value: Any, name: str) -> str:
+    """Return advice on what to pass instead of a value that is not a path."""
+    if not is_table(value):  # a row of a table counts as one
+        return advise(value)
+    is_text = name == "inputs"
+    return "; write the table to a .csv, .jsonl or .parquet file, and pass the file" if is_text else ""
 
 
 def nest_settings(*layers: Mapping[str, Any] | None) -> Tree:

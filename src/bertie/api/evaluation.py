@@ -138,14 +138,16 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bo
     `is_single` allows only one part.
     """
     parts = [part] if part else list(task.dev_parts)
-    if isinstance(source, Path) and source.is_dir():
+    folder = source if isinstance(source, Path) and source.is_dir() else None
+    known = ("train", *task.dev_parts, *task.test_parts) if folder else task.dev_parts
+    if parts[0] not in known:
+        raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
+    if folder:
         if is_single and len(parts) > 1:
             raise SettingsError(
                 f"predictions are for one part; give its name as the part: {', '.join(parts)}"
             )
-        return official_files(task, source, parts)
-    if parts[0] not in task.dev_parts:
-        raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
+        return official_files(task, folder, parts)
     return {parts[0]: source}
 
 

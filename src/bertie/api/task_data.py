@@ -120,7 +120,7 @@ def custom_task(
         used = {"text": text, "pair": pair or ("pair" if kind in _PAIRS else None), "label": label}
         if kind == "pairs":  # they have no label
             del used["label"]
-        _check_distinct(used)
+        _check_distinct(used.items())
     if kind in _PAIRS:
         return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
@@ -131,16 +131,37 @@ def custom_task(
     for role, column in (columns or {}).items():
         if role not in roles or not column:
             raise SettingsError(f"columns: {kind} have no {role!r}; use {', '.join(roles)}")
-        arguments[role] = (
-            tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
-        )
-    return family(**arguments, on_error=on_error)
+        arguments[role] = _parse_columns(role, column)
+    family_task = family(**arguments, on_error=on_error)
+    _check_distinct((role, column) for role in roles for column in _as_columns(getattr(family_task, role)))
+    return family_task
 
 
-def _check_distinct(columns: Mapping[str, str | None]) -> None:
-    """Raise SettingsError if two roles have the same column."""
+def _parse_columns(role: str, value: Any) -> str | tuple[str, ...]:
+    """Return the column of a role; for endings, a tuple of columns.
+
+    Raises:
+        SettingsError: it is not a name, or for endings not a list of names.
+    """
+    has_several = role == "endings"
+    names = value if has_several and isinstance(value, list | tuple) else [value]
+    if not all(isinstance(name, str) for name in names):
+        expected = "the name of a column" + ", or a list of names" * has_several
+        raise SettingsError(f"columns: {role} is {value!r}; give {expected}")
+    if has_several:
+        return tuple(value.split(",") if isinstance(value, str) else value)
+    return str(value)
+
+
+def _as_columns(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of a role as a tuple."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _check_distinct(columns: Iterable[tuple[str, str | None]]) -> None:
+    """Raise SettingsError if two roles, or two endings, have the same column."""
     role_of: dict[str, str] = {}
-    for role, column in columns.items():
+    for role, column in columns:
         if column is None:
             continue
         if column in role_of:
@@ -258,6 +279,10 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
             return _split(_read(custom, source, {}, {}), dev)
         return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
+    if trained_on := paper_task.trained_on:
+        raise SettingsError(
+            f"{task}: no training examples; fine-tune on {trained_on}, and evaluate that model on {task}"
+        )
     if not data.is_dir():  # a single file would be training and dev data at once
         raise SettingsError(
             f"{data}: not a folder; give the folder of the official files of {task}, from "

@@ -56,13 +56,13 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory; expected a file") from None
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        # Damage is an OSError in gzip, bz2 and `_ZstdFile`, but only errors of the system have a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}); make it readable or choose another file"
+            ) from None
         raise DataError(f"{path}: damaged or truncated compressed file ({error})") from None
-    except OSError as error:  # includes damaged .bz2 files: bz2 has no exception class
-        reason = error.strerror or error
-        raise DataError(
-            f"{path}: cannot be read ({reason}); make it readable or choose another file"
-        ) from None
 
 
 class _LimitedLines(io.RawIOBase):

@@ -6,6 +6,7 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -108,6 +109,8 @@ def read_rows(
     path, handle = source, raise_error if skipped is None else skipped.append
     reject_spreadsheet(path)
     format = TABLE_FORMATS.get(format_suffix(path))
+    if format is None and os.path.isdir(path):  # unlike `Path.is_dir`, also for a text in place of a path
+        raise DataError(f"{path}: is a directory; expected a file")
     if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if format == "parquet":
@@ -342,13 +345,23 @@ def parse_json_lines(
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            problem = f"not valid JSON ({error}); fix or remove the line"
+            problem = f"not valid JSON ({error}); {rewrite_json(line) or 'fix or remove the line'}"
         else:
             if isinstance(row, dict):
                 yield number, row
                 continue
-            problem = "not a JSON object; write one object per line"
+            problem = f"not a JSON object; {rewrite_json(line) or 'write one object per line'}"
         handle(DataError(f"{name}, line {number}: {problem}"))
+
+
+def rewrite_json(line: str) -> str:
+    """Return how to write an array, or an indented object, as JSON lines.
+
+    `line` is its first line, or a whole array. Return "" for any other line.
+    """
+    start = line.strip()
+    values = "'.[]'" if start.startswith("[") else "." if start == "{" else ""
+    return f"write one object per line (jq --compact-output {values})" if values else ""
 
 
 def reject_duplicates(names: Sequence[str], location: str) -> None:

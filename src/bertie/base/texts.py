@@ -114,12 +114,17 @@ def list_items(values: Any, name: str, expected: str) -> list[Any]:
         return list(values)
     if isinstance(values, bytes | bytearray):
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; decode them to a string")
-    if isinstance(values, Mapping) or hasattr(type(values), "columns"):
+    if is_table(values):
         remedy = "pass a list" if isinstance(values, Mapping) else "pass one of its columns"
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; {remedy}")
     if isinstance(values, str | Set) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}")
     return list(values.to_pylist() if hasattr(values, "to_pylist") else values)  # pyarrow's arrays
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a value is a mapping or a data frame."""
+    return isinstance(value, Mapping) or hasattr(type(value), "columns")
 
 
 def reject_unequal(first: Sequence[Any], second: Sequence[Any], names: tuple[str, str]) -> None:

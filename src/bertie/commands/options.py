@@ -203,7 +203,10 @@ class Command(TyperCommand):
         try:
             extra = super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer leaves in
+            from bertie.base.schemas import describe_problem  # imports pydantic, which takes 0.1 s
+
+            if error.message:  # it may be one of pydantic's; that of a missing option is empty
+                error.message = describe_problem(error.message)
             raise
         if extra:
             option = self.options.get(str(self.name))

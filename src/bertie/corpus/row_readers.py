@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
-from bertie.base.rows import decode_lines, parse_csv
+from bertie.base.rows import decode_lines, parse_csv, rewrite_json
 from bertie.base.tables import Values, missing_column, read_arrow_columns, read_parquet_columns
 from bertie.corpus.documents import Document, InputError, make_documents, split_long_text
 from bertie.corpus.formats import Format
@@ -43,11 +43,13 @@ def _parse_json_line(source: Source, line: bytes, index: int) -> str | None:
         # Half of a surrogate pair becomes U+FFFD, as with JavaScript's toWellFormed.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     except ValueError as error:
-        problem = f"not valid JSON ({getattr(error, 'msg', error)}); fix or remove the line"
+        remedy = rewrite_json(line.decode(errors="replace")) or "fix or remove the line"
+        problem = f"not valid JSON ({getattr(error, 'msg', error)}); {remedy}"
         raise source.malformed(index, problem) from None
     except (KeyError, TypeError, AttributeError, RecursionError):
-        expected = f'expected a JSON object with a string under "{source.column}"'
-        problem = f"{expected}; fix the line, or choose another key with --column KEY (column='KEY')"
+        remedy = "fix the line, or choose another key with --column KEY (column='KEY')"
+        remedy = rewrite_json(line.decode()) or remedy
+        problem = f'expected a JSON object with a string under "{source.column}"; {remedy}'
         raise source.malformed(index, problem) from None
     return str(text) if source.selects(row, index) else None
 

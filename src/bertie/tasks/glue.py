@@ -203,7 +203,7 @@ TASKS = (
         test_parts=(),  # the file without labels is a test part of MNLI
         folder="diagnostic",
         columns=Columns("Premise", "Hypothesis", "Label"),
-        note="the diagnostic set has no training part; evaluate a model that was fine-tuned on MNLI",
+        trained_on="mnli",
     ),
 )
 SUBMISSION_FILES = tuple(name for task in TASKS for name in task.submission_files.values())

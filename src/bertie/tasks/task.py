@@ -133,6 +133,7 @@ class Task(ABC, Generic[Examples, Predictions]):
     submission_files  by part, the names of files that the task's server expects; parts that are
                       missing here use `predictions_file`
     note              a caveat about the task's scores, printed before training
+    trained_on        the task with the training examples, for a task that has none
     website           where the official files are, for an error message
     """
 
@@ -146,6 +147,7 @@ class Task(ABC, Generic[Examples, Predictions]):
     test_parts: tuple[str, ...] = ("test",)
     submission_files: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    trained_on: str = ""
 
     @property
     def input_columns(self) -> dict[str, str]:

@@ -133,6 +133,10 @@ class LossFunction(nn.Module):
             # Reshard, so that the module is sharded after an evaluation too.
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
         elif ranks.world_size > 1:
+            if may_skip_parameters:
+                # torch warns at a step that skips none, so give it one that every step skips.
+                skipped = next(model.parameters()).new_zeros(1)
+                module.register_parameter("skipped", nn.Parameter(skipped))
             module = DistributedDataParallel(
                 module,
                 forward_sync_buffers=False,

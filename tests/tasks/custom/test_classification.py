@@ -289,6 +289,21 @@ def test_predicted_numbers_that_are_missing_are_reported(tmp_path):
         CustomClassification().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
 
 
+@pytest.mark.parametrize("separator", [None, ","])
+@pytest.mark.parametrize("label", [["x", "it's"], ["x"], [0, 1], [], "['x' 'y']"])
+def test_list_that_was_written_as_a_string_is_not_a_label(tmp_path, label, separator):
+    path = write(tmp_path / "a.csv", texts_and_labels(["[x]", label]))
+    with pytest.raises(DataError, match=r"a\.csv, line 3: .* is a list in a string; write lists"):
+        CustomClassification(separator=separator).read(path, labelled=True)
+
+
+@pytest.mark.parametrize("flags", ["0,1,0", "1, 1", "False,True,False"])
+def test_joined_flags_are_not_labels(tmp_path, flags):
+    path = write(tmp_path / "a.csv", texts_and_labels(["1,0", flags]))
+    with pytest.raises(DataError, match=r"a\.csv, line 3: \['.*'\] in .* has a flag for each label; list"):
+        CustomClassification(separator=",").read(path, labelled=True)
+
+
 @pytest.mark.parametrize("separator", ["\t", "\n", " ", "  "])
 def test_white_space_can_separate_labels(tmp_path, separator):
     path = write(tmp_path / "a.jsonl", texts_and_labels([f"x{separator} y", 3]))

@@ -83,11 +83,13 @@ ONE_QUESTION = {
         ),
     ],
 )
-def test_bad_rows_of_questions_are_reported(tmp_path, change, message):
+def test_bad_rows_of_questions_are_reported_or_skipped(tmp_path, capsys, change, message):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(ONE_QUESTION) + "\n" + json.dumps(ONE_QUESTION | {"id": 8} | change))
     with pytest.raises(DataError, match=message):
         CustomQuestionAnswering().read(path, labelled=True)
+    assert CustomQuestionAnswering(on_error="skip").read(path, labelled=True).ids == ["7"]
+    assert capsys.readouterr().err.endswith("a.jsonl: skipped 1 of 2 rows\n")
 
 
 def test_questions_with_answers_are_fitted_as_squad_v1(tmp_path):

@@ -138,6 +138,22 @@ def test_bad_rows_of_tags_are_reported(tmp_path, words, tags, message):
         CustomTagging().read(path, labelled=True)
 
 
+def test_rows_with_invalid_tags_are_skipped(tmp_path, capsys):
+    # The first row is skipped, so its S-A does not make the scheme IOBES.
+    tags = [["S-A", "?"], ["B-A", "L-A"], ["O"], ["S-A"], ["NOUN"], ["O", ""], ["O", "U-A"]]
+    path = write(tmp_path / "a.jsonl", {"words": [["a"] * len(row) for row in tags], "tags": tags})
+    examples = CustomTagging(on_error="skip").read(path, labelled=True)
+    assert (examples.tags, examples.scheme) == ([["B-A", "I-A"], ["O"], ["O", "B-A"]], "BILOU")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[2] for line in lines] == [
+        f" {path}, line 1: '?' is not the tag of an entity; write O, or B-TYPE and I-TYPE",
+        f" {path}, line 4: S-A here, but L-A before; use either IOBES or BILOU",
+        f" {path}, line 5: 'NOUN' is not the tag of an entity; write O, or B-TYPE and I-TYPE",
+        f" {path}, line 6: '' is not the tag of an entity; write O, or B-TYPE and I-TYPE",
+        " skipped 4 of 7 rows",
+    ]
+
+
 def test_missing_columns_of_tags_name_their_options(tmp_path):
     path = write(tmp_path / "a.jsonl", {"words": [["a"]]})
     assert CustomTagging().read(path, labelled=False).words == [["a"]]

@@ -1,5 +1,6 @@
 """Texts with custom labels: classes, several labels for each text, or numbers."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,8 @@ _METRICS: dict[ProblemType, tuple[str, ...]] = {
     "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
     "regression": ("spearmanr", "pearson"),
 }
+# ['a', 'b'], ["a"] or [0, 1], which pandas writes to a csv file for a list
+_WRITTEN_LIST = re.compile(r"""\[(['"].*['"]|\d+([\s,]+\d+)+)?\]""")
 
 
 @dataclass(frozen=True)
@@ -246,16 +249,23 @@ class CustomClassification(CustomFiles, TextClassification):
                 f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
                 f"a number or a list of them"
             )
+        if isinstance(value, str) and _WRITTEN_LIST.fullmatch(value):
+            raise DataError(
+                f"{rows.location(i)}: {value!r} in the column {self.label!r} is a list in a string; write "
+                f"lists to a .jsonl or .parquet file, or join the labels of a row, and name their separator "
+                f"with --separator '|' (separator=…)"
+            )
         if self.separator is not None and not isinstance(value, list):
             # Split before white space is normalized, since white space may be the separator.
             value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
-            if len({*value}) < len(value) and {*value} <= {0, 1}:
+            names = list(map(label_name, value))
+            if len({*names}) < len(names) and {*names} <= {"0", "1", "False", "True"}:
                 raise DataError(
                     f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} has a flag for each "
                     f"label; list the names of the row's labels"
                 )
-            return tuple(dict.fromkeys(filter(None, map(label_name, value))))
+            return tuple(dict.fromkeys(filter(None, names)))
         name = label_name(value)
         if not name:
             raise DataError(

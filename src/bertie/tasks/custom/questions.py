@@ -12,7 +12,7 @@ from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows, format_suffix
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.custom.tables import CustomFiles, check_text
-from bertie.tasks.squad.questions import Answer, Questions, find_duplicate, has_text_at, read_questions
+from bertie.tasks.squad.questions import Answer, Questions, has_text_at, read_questions
 from bertie.tasks.squad.task import QuestionAnswering
 
 
@@ -73,6 +73,7 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
         roles = {self.identifier: "identifier", self.question: "question", self.context: "context"}
         roles |= {self.answers: "answers"} if labelled else {}
         columns = {column: f"--column {role}=NAME" for column, role in roles.items()}
+        ids: dict[str, None] = {}  # of the rows that are not skipped
 
         def check(rows: Rows, i: int) -> None:
             if is_missing(rows.columns[self.identifier][i]):
@@ -89,18 +90,18 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
                         f"{rows.location(i)}: the answer {text!r} is not at character {start} of the "
                         f"context; correct or delete the row"
                     )
+            if (name := str(rows.columns[self.identifier][i])) in ids:
+                raise DataError(
+                    f"{rows.location(i)}: a second question has the id {name!r}; rename one, since "
+                    f"predictions are matched by id"
+                )
+            ids[name] = None
 
         rows = self._read_rows(path, columns, check)
-        ids = [str(value) for value in rows.columns[self.identifier]]
-        if (i := find_duplicate(ids)) is not None:
-            raise DataError(
-                f"{rows.location(i)}: a second question has the id {ids[i]!r}; rename one, since predictions "
-                f"are matched by id"
-            )
         contexts = rows.columns[self.context]
         index_of = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
         return Questions(
-            ids,
+            list(ids),
             rows.columns[self.question],
             list(index_of),
             np.array([index_of[context] for context in contexts], dtype=np.int64),

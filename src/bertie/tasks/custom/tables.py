@@ -39,13 +39,15 @@ class CustomFiles:
             )
 
     def _read_rows(
-        self, source: Source, columns: Mapping[str, str], check: Callable[[Rows, int], object]
+        self, source: Source, columns: Mapping[str, str], *checks: Callable[[Rows, int], object]
     ) -> Rows:
-        """Read the rows of a table that pass a check.
+        """Read the rows of a table that pass all checks.
 
-        It raises DataError for the others.
-
-        `columns` has the option that chooses each column, for an error message.
+        Args:
+            source: the file, or the table in memory.
+            columns: the option that chooses each column, for an error message.
+            *checks: functions that raise DataError for a bad row. Each one sees only the rows that the
+                checks before it accept.
 
         Raises:
             SettingsError: a column is missing.
@@ -53,8 +55,13 @@ class CustomFiles:
         """
         if isinstance(source, Path) and format_suffix(source) == ".json":
             raise DataError(
-                f"{source}: a .json file is not a table; write each row on a line of a .jsonl file, or, for "
-                f"a file in the form of SQuAD, pass --kind questions (kind='questions')"
+                f"{source}: a .json file is not a table; write each row on a line of a .jsonl file (an "
+                f"array: jq --compact-output '.[]'), or, for a file in the form of SQuAD, pass --kind "
+                f"questions (kind='questions')"
+            )
+        if isinstance(source, Path) and format_suffix(source) == ".conll":
+            raise DataError(
+                f"{source}: a .conll file has tagged words; pass --kind tags (kind='tags'), or another file"
             )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
         try:
@@ -63,21 +70,23 @@ class CustomFiles:
             if isinstance(source, Path) and format_suffix(source) in (".jsonl", ".ndjson"):
                 _reject_squad(source)
             raise
-        kept = []
-        for i in range(len(rows)):
-            try:
-                check(rows, i)
-            except DataError as error:
-                if skipped is None:
-                    raise
-                skipped.append(error)
-            else:
-                kept.append(i)
-        if skipped:
+        for check in checks:
+            kept = []
+            for i in range(len(rows)):
+                try:
+                    check(rows, i)
+                except DataError as error:
+                    if skipped is None:
+                        raise
+                    skipped.append(error)
+                else:
+                    kept.append(i)
             if not kept:
+                assert skipped
                 raise skipped[0]
-            report_skipped(source, skipped, len(kept))
-            return rows.select(kept)
+            if len(kept) < len(rows):
+                rows = rows.select(kept)
+        report_skipped(source, skipped or (), len(rows))
         return rows
 
 

@@ -66,7 +66,7 @@ class CustomTagging(CustomFiles, Tagging):
             self._check_stops(path, "in CoNLL columns")
             return super().read(path, labelled)
 
-        def check(rows: Rows, i: int) -> None:
+        def check_words(rows: Rows, i: int) -> None:
             words = check_strings(rows, i, self.words, "words")
             if labelled and len(tags := check_strings(rows, i, self.tags, "tags")) != len(words):
                 raise DataError(
@@ -74,17 +74,27 @@ class CustomTagging(CustomFiles, Tagging):
                     f"{count_noun(len(words), 'word')}; give one for each"
                 )
 
+        plain, known = self.plain, dict[str, None]()  # the tags of the rows that are not skipped
+
+        def check_tags(rows: Rows, i: int) -> None:
+            nonlocal plain
+            if plain is None:  # the whole file decides
+                plain = is_plain(chain.from_iterable(rows.columns[self.tags]))
+            tags = rows.columns[self.tags][i]
+            if known.keys() >= {*tags}:
+                return
+            if invalid := find_invalid_tag([*known, *tags], plain):
+                raise DataError(f"{rows.location(i)}: {invalid[1]}")
+            known.update(dict.fromkeys(tags))
+
         columns = {self.words: "--column words=NAME"}
-        rows = self._read_rows(path, columns | ({self.tags: "--column tags=NAME"} if labelled else {}), check)
-        words, document_bounds = rows.columns[self.words], np.arange(len(rows) + 1)
         if not labelled:
-            return TaggedSentences(words, None, document_bounds)
-        tags = rows.columns[self.tags]
-        if invalid := find_invalid_tag(list(chain.from_iterable(tags)), self.plain):
-            index, reason = invalid
-            i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), index, side="right"))
-            raise DataError(f"{rows.location(i)}: {reason}")
-        examples = TaggedSentences.from_tags(words, tags, document_bounds)
+            words = self._read_rows(path, columns, check_words).columns[self.words]
+            return TaggedSentences(words, None, np.arange(len(words) + 1))
+        columns |= {self.tags: "--column tags=NAME"}
+        rows = self._read_rows(path, columns, check_words, check_tags)
+        words, tags = rows.columns[self.words], rows.columns[self.tags]
+        examples = TaggedSentences.from_tags(words, tags, np.arange(len(rows) + 1))
         self._report_unknown_tags(examples, path)
         return examples
 
