@@ -7,9 +7,13 @@ import sys
 def langchain(url: str, texts: list[str]) -> list[list[float]]:
     from langchain_openai import OpenAIEmbeddings
 
-    # Otherwise it sends token ids of OpenAI's own vocabulary.
+    # By default it sends token ids of OpenAI's own vocabulary, and 1,000 texts in a request.
     client = OpenAIEmbeddings(
-        model="encoder", base_url=f"{url}/v1", api_key="none", check_embedding_ctx_length=False
+        model="encoder",
+        base_url=f"{url}/v1",
+        api_key="none",
+        check_embedding_ctx_length=False,
+        chunk_size=32,
     )
     return [client.embed_query(texts[0]), *client.embed_documents(texts[1:])]
 

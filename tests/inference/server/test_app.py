@@ -201,6 +201,22 @@ class TestInferenceClient:
             atol=1e-5,
         )
 
+    def test_sentence_similarity_returns_cosines(self, models, call):
+        source, *others = texts = ["the cat sat", "the cat", "Paris"]
+        first, *vectors = models["encoder"].embed(texts, normalize=True)
+        found = call("encoder", "sentence_similarity", source, others)
+        np.testing.assert_allclose(found, [vector @ first for vector in vectors], atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("method", "arguments"),
+        [("text_classification", ["the cat"]), ("question_answering", ["who?", "the cat"])],
+    )
+    def test_an_encoder_lists_its_pipelines(self, call, method, arguments):
+        with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match=r"422.*") as raised:
+            call("encoder", method, *arguments)
+        message = "encoder: this model is an encoder without a head; it extracts features"
+        assert raised.value.response.json()["error"].startswith(message)
+
     def test_errors_reach_the_client(self, call):
         with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match=r"422.*") as raised:
             call("classifier", "text_classification", "the cat", function_to_apply="none")
@@ -350,7 +366,13 @@ def test_info_reports_the_method_of_a_regression(models):
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
         ("classifier", "/predict", {"inputs": ["a", {"text": 7}]}, 422, "inputs.1.text: "),
         ("classifier", "/embed", {"inputs": "a", "pooling": "x"}, 422, "pooling: "),
-        ("classifier", "/predict", {"inputs": [["a"]] * 33}, 413, "inputs: 33 items; send at most 32"),
+        (
+            "classifier",
+            "/predict",
+            {"inputs": [["a"]] * 33},
+            413,
+            "inputs: 33 items; send at most 32 in a request, or start the server with a larger --max-texts",
+        ),
         (
             "choices",
             "/predict",

@@ -15,7 +15,7 @@ PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 @pytest.mark.skipif(not PYTHON.exists(), reason="make test-clients installs the clients")
 @pytest.mark.parametrize("client", ["langchain", "llama_index_openai", "llama_index_tei"])
 def test_clients_get_the_models_vectors(several, predictors, client):
-    texts = ["the cat", "paris", "the mat in paris"]
+    texts = ["the cat", "paris", "the mat in paris"] * 12  # more than a request may have
     command = [PYTHON, ROOT / "tests" / "clients" / "embed.py", several.url, client, *texts]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr

@@ -295,4 +295,7 @@ def test_a_request_that_takes_too_long_fails_with_503(model):
         response, content = served.send("POST", "/predict", BODY)
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
-    assert content == {"error": "not computed within 0.0001 s; retry later", "error_type": "Unhealthy"}
+    assert content == {
+        "error": "not computed within 0.0001 s; send fewer texts in a request, or retry later",
+        "error_type": "Unhealthy",
+    }

@@ -223,7 +223,10 @@ def test_a_request_that_waits_too_long_for_memory_fails_with_503(predictors):
         with served.models.find("encoder").stay.joined():
             response, content = served.send("POST", "/models/classifier/embed", {"inputs": "a"})
     assert (response.status, response.headers["Retry-After"]) == (503, "1")
-    assert content == {"error": "not computed within 0.5 s; retry later", "error_type": "Unhealthy"}
+    assert content == {
+        "error": "not computed within 0.5 s; send fewer texts in a request, or retry later",
+        "error_type": "Unhealthy",
+    }
 
 
 def test_a_failed_load_is_tried_again(paths, monkeypatch, caplog):

@@ -42,6 +42,18 @@ def test_token_ids_and_dimensions(client, predictors):
         np.testing.assert_allclose(found.data[0].embedding, vector / np.linalg.norm(vector), atol=1e-5)
 
 
+@pytest.mark.parametrize("base", ["", "/models/encoder"])
+def test_the_base_url_may_lack_v1(several, predictors, base):
+    """As in Text Embeddings Inference. Without OpenAI's format, the client would hide the message."""
+    with openai.OpenAI(base_url=several.url + base, api_key="none", max_retries=0) as client:
+        found = client.embeddings.create(model="encoder", input="the cat")
+        np.testing.assert_allclose(
+            found.data[0].embedding, predictors["encoder"].embed("the cat", normalize=True), atol=1e-5
+        )
+        with pytest.raises(openai.BadRequestError, match="`input` cannot be empty"):
+            client.embeddings.create(model="encoder", input=[])
+
+
 def test_models_are_listed(client, predictors):
     assert [model.id for model in client.models.list()] == [*predictors]
     assert client.models.retrieve("tagger").owned_by == "bertie"

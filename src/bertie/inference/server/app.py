@@ -212,7 +212,7 @@ class Service:
                 )
             case TimeoutError():
                 seconds = self._models.limits.request_seconds
-                message = f"not computed within {seconds:g} s; retry later"
+                message = f"not computed within {seconds:g} s; send fewer texts in a request, or retry later"
                 return error_response(503, message, format=format, headers={"Retry-After": "1"})
             case ClientDisconnect():  # nginx uses this status
                 message = "the client closed its connection before the response; keep it open until then"
@@ -236,7 +236,11 @@ class Service:
 
 
 def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:
-    return HTTPException(413, f"{key}: {count} {counted}; send at most {most} in a request")
+    return HTTPException(
+        413,
+        f"{key}: {count} {counted}; send at most {most} in a request, or start the server with a larger "
+        "--max-texts",
+    )
 
 
 def _parse_json(body: bytes) -> Any:

@@ -74,6 +74,8 @@ ENDPOINTS = (
     Endpoint("/tokenize", None, tei.tokenize, {"inputs": _TEXT}, loads=False),
     Endpoint("/decode", None, tei.decode, {"ids": [2, 5, 6, 3]}, loads=False),
     Endpoint("/v1/embeddings", "embed", openai.create_embeddings, {"input": [_TEXT]}, errors="openai"),
+    # As Text Embeddings Inference, for clients whose base URL lacks /v1.
+    Endpoint("/embeddings", "embed", openai.create_embeddings, {"input": [_TEXT]}, errors="openai"),
     Endpoint("/predict", "predict", own.predict, {"inputs": [_PAIR]}, own.choose_predict_request),
     Endpoint("/next-sentence", "next_sentence", own.next_sentence, {"inputs": [_PAIR]}, unable=422),
     Endpoint("/attention", "attention", own.attention, {"inputs": _PAIR}, unable=422),

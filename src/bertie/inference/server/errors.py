@@ -33,7 +33,7 @@ def error_format(scope: Scope) -> ErrorFormat:
     The path may have a root path and /models/NAME before it.
     """
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return "openai" if re.match(r"(/models/.+)?/v1/", path) else "tei"
+    return "openai" if re.match(r"(/models/.+)?/(v1/|embeddings$)", path) else "tei"
 
 
 class EmptyRequestError(HTTPException):

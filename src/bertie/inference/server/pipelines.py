@@ -1,6 +1,6 @@
 """Answer as `transformers`' pipelines do, for huggingface_hub's `InferenceClient`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal
 
 from starlette.exceptions import HTTPException
@@ -21,7 +21,7 @@ from bertie.inference.server.schemas import (
     TopK,
     check_repeated,
 )
-from bertie.inference.server.tei import EmbedRequest, embed
+from bertie.inference.server.tei import EmbedRequest, SimilarityRequest, embed, similarity
 from bertie.inference.writers import as_json
 
 
@@ -73,13 +73,17 @@ AnyPipelineRequest = (
 )
 
 
-async def run_pipeline(model: ServedModel, request: AnyPipelineRequest | EmbedRequest) -> Any:
+async def run_pipeline(
+    model: ServedModel, request: AnyPipelineRequest | EmbedRequest | SimilarityRequest
+) -> Any:
     """Answer as `transformers`' pipeline for the model's head.
 
-    An encoder extracts features.
+    An encoder extracts features, or compares sentences.
     """
     if isinstance(request, EmbedRequest):
         return await embed(model, request)
+    if isinstance(request, SimilarityRequest):
+        return await similarity(model, request)
     assert model.method is not None
     top_k = request.parameters.top_k if request.parameters else None
     check_repeated([request.inputs], top_k or DEFAULT_TOP_K)
@@ -93,15 +97,28 @@ def choose_pipeline_request(model: ServedModel, body: Any) -> type[Request]:
     """Return the schema of a body for POST /.
 
     Raises:
-        HTTPException: no pipeline has the model's head.
+        HTTPException: no pipeline has the model's head, or the body is for a head and the model has none.
     """
     if model.method is None:
-        return EmbedRequest
+        return _choose_encoder_request(model, body if isinstance(body, dict) else {})
     if model.method not in PIPELINE_REQUESTS:
         raise HTTPException(
             422, f"there is no pipeline for the method {model.method}; send rows to POST /predict"
         )
     return PIPELINE_REQUESTS[model.method]
+
+
+def _choose_encoder_request(model: ServedModel, body: Mapping[str, Any]) -> type[Request]:
+    inputs = body.get("inputs")
+    if isinstance(inputs, dict) and "source_sentence" in inputs:
+        return SimilarityRequest
+    if "parameters" in body:  # InferenceClient sends them for every head, and never to extract features
+        raise HTTPException(
+            422,
+            f"{model.name}: this model is an encoder without a head; it extracts features, without "
+            "`parameters`, or compares sentences",
+        )
+    return EmbedRequest
 
 
 def as_pipeline(method: Method, results: Any, labels: Sequence[str], top_k: int | None) -> Any:
