@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,9 @@ print(int(mix(np.uint64(1))), mix.stats.cache_hits.total() if mix.stats.cache_pa
 """
 
 
-def mix_one(cache: Path) -> list[str]:
+def mix_one(cache: Path, package: Path = kernels.PACKAGE) -> list[str]:
     """Compute `mix(1)` in a new process; return its value and the cache hits."""
-    environment = {**os.environ, "BERTIE_CACHE": str(cache)}
+    environment = {**os.environ, "BERTIE_CACHE": str(cache), "PYTHONPATH": str(package.parent)}
     return subprocess.check_output([sys.executable, "-c", MIX_ONE], env=environment, text=True).split(
         maxsplit=1
     )
@@ -31,6 +32,13 @@ def mix_one(cache: Path) -> list[str]:
 def test_cache_is_shared_between_processes(tmp_path: Path) -> None:
     first, second = mix_one(tmp_path), mix_one(tmp_path)
     assert first[1] == "0\n"
+    assert second == [first[0], "1\n"]
+
+
+def test_cache_is_shared_between_clones(tmp_path: Path) -> None:
+    clone, cache = tmp_path / "clone" / "bertie", tmp_path / "cache"
+    shutil.copytree(kernels.PACKAGE, clone, ignore=shutil.ignore_patterns("__pycache__"))
+    first, second = mix_one(cache), mix_one(cache, clone)
     assert second == [first[0], "1\n"]
 
 

@@ -32,7 +32,12 @@ with collection_paused():
     import numba
     from llvmlite import ir
     from numba.core import event, types
-    from numba.core.caching import FunctionCache, IndexDataCacheFile
+    from numba.core.caching import (
+        CompileResultCacheImpl,
+        FunctionCache,
+        IndexDataCacheFile,
+        UserProvidedCacheLocator,
+    )
     from numba.core.registry import cpu_target
     from numba.core.serialize import dumps
     from numba.extending import intrinsic
@@ -208,11 +213,29 @@ class _CacheFiles(IndexDataCacheFile):
         return Path(self._cache_path, name)
 
 
+class _Location(UserProvidedCacheLocator):
+    """The folder of a kernel's cache: CACHE_DIR itself.
+
+    numba would add a folder for the path of the source, so that every clone compiled all kernels again.
+    """
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, file: str) -> str:
+        """Return the path below CACHE_DIR."""
+        return ""
+
+
+class _LocatedCache(CompileResultCacheImpl):
+    _locator_classes = [_Location]  # noqa: RUF012
+
+
 class _KernelCache(FunctionCache):
     """numba's cache of a function, in `_CacheFiles`.
 
     A kernel that cannot be written is not kept.
     """
+
+    _impl_class = _LocatedCache
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
