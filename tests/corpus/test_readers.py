@@ -228,6 +228,11 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
         ("a.rtf", rb"{\rtf1\ansi\f0 Some text.\par}", "a.rtf: a binary, PDF or RTF file, or text in UTF-16"),
         ("a.txt", b"cut off: \xe2\x82", "a.txt, line 1: not UTF-8"),
         ("a.json", b'[\n  {"text": "a"},\n', "a.json: a single JSON array; write one object per line"),
+        (
+            "b.json",
+            b'[\n  "a", "b"\n]\n',
+            r"b.json: a single JSON array; .* \(jq --compact-output '{text: .\[\]}'\)",
+        ),
         ("a.html", b"\n<!DOCTYPE html>\n<title>A</title>\n<p>Text.\n", "a.html: an HTML page, whose tags"),
         ("a.htm", b'<?xml version="1.0"?>\n<html lang="en">\n', "a.htm: an HTML page, whose tags"),
         ("a.txt", b"good\nb\xe4d\n", "a.txt, line 2: not UTF-8"),

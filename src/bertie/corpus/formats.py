@@ -66,8 +66,9 @@ def detect_format(path: Path) -> Format:
         return "wikipedia"
     if _JSON_OBJECT.match(start):
         return "jsonl"
-    if _JSON_ARRAY.match(start):
-        message = f"{path}: a single JSON array; write one object per line (jq --compact-output '.[]')"
+    if _JSON_ARRAY.match(start) or (format_suffix(path) == ".json" and start.startswith(b"[")):
+        values = "'.[]'" if _JSON_ARRAY.match(start) else "'{text: .[]}'"
+        message = f"{path}: a single JSON array; write one object per line (jq --compact-output {values})"
         raise InputError(message, "malformed_documents")
     if _HTML.match(start):
         message = f"{path}: an HTML page, whose tags would become words; convert it to plain text"
