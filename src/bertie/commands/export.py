@@ -33,7 +33,7 @@ def export(
         typer.Option(
             min=7,
             max=8,
-            help="With --int8: the bits of a weight. 8 is more exact, and only for processors with VNNI.",
+            help="With --int8: the bits of a weight. 8 is more exact, but x86 processors need VNNI for it.",
         ),
     ] = 7,
     dev: Annotated[

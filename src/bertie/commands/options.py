@@ -88,8 +88,8 @@ Languages = Annotated[
         "--language",
         metavar="CODE|CODE=PATH",
         help="The ISO 639-1 code of the language, such as de, for splitting sentences; en by default. For "
-        "inputs of several languages, CODE=PATH with the file or folder of each, or every CODE in "
-        "--language-column; repeat the option.",
+        "inputs of several languages, repeat the option: CODE=PATH with the file or folder of each, or each "
+        "CODE in --language-column.",
     ),
 ]
 LanguageColumn = Annotated[
@@ -108,7 +108,7 @@ Scheduler = Annotated[
     typer.Option(
         metavar="tcp://HOST:PORT",
         help="The address of a Dask scheduler, whose workers do the work instead of local processes. They "
-        "need the same file system, at the same paths.",
+        "need the same files at the same paths.",
     ),
 ]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]

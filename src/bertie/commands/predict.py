@@ -76,7 +76,8 @@ def predict(
     pair: Annotated[
         list[str] | None,
         typer.Option(
-            help="The second text or a question's context, one for each --text or for all; or the endings."
+            help="The second text or a question's context: one for each --text, or one for all. For multiple "
+            "choice, an ending; may be repeated."
         ),
     ] = None,
     input: InputFile = None,

@@ -29,7 +29,7 @@ def pretrain(
     ] = None,
     init: Annotated[
         Path | None,
-        local_path_option("A model directory to start from, whatever its head; the sizes are the model's."),
+        local_path_option("A model directory to start from, with any head; its sizes replace the recipe's."),
     ] = None,
     assignments: Assignments = None,
     device: Annotated[

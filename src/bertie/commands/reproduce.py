@@ -33,15 +33,19 @@ def reproduce(
         local_path_option("table1 to table4 and table7: the model to fine-tune, instead of --text."),
     ] = None,
     budget: Annotated[
-        float, typer.Option(min=0, help="With --model: minutes to fit, by capping the training examples.")
+        float,
+        typer.Option(
+            min=0,
+            help="With --model: cap the training examples to take at most this number of minutes. 0: no cap.",
+        ),
     ] = 0,
     restarts: Annotated[
         int | None,
-        typer.Option(min=1, help="With --model: runs of each setting; by default 1, in table7 5."),
+        typer.Option(min=1, help="With --model: runs of each setting; by default 1, and 5 in table7."),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(help="paper, laptop (without --model the default), or the path of a .toml file."),
+        typer.Option(help="paper, laptop (the default without --model), or the path of a .toml file."),
     ] = None,
     text: Annotated[
         list[Path] | None,
@@ -56,7 +60,7 @@ def reproduce(
 ) -> None:
     """Run a table of the paper and compare the numbers.
 
-    With --model, fine-tune this model on every task of the table that the data hold.
+    With --model, fine-tune this model on every task of the table that is in --data.
     The same command resumes a run that was stopped or killed, and retries failed cells.
     Two processes with the same --out share the work; two tables share their pre-training runs.
     """

@@ -16,14 +16,14 @@ from bertie.commands.options import Device, NoVerify, Precision
 MaxTexts = Annotated[int, typer.Option(min=1, help="The largest number of texts in a request.")]
 MaxBody = Annotated[int, typer.Option(min=1, help="The largest number of bytes in a request.")]
 MaxWaiting = Annotated[
-    int, typer.Option(min=1, help="Answer 429 while this number of tokens, or more, is queued.")
+    int, typer.Option(min=1, help="Answer 429 while at least this number of tokens is queued.")
 ]
 MemoryBudget = Annotated[
     float,
     typer.Option(
         min=0,
         max=1_000_000,
-        help="Gigabytes of weights in memory; models used least recently are unloaded. 0: no limit.",
+        help="The most gigabytes of weights in memory; models used least recently are unloaded. 0: no limit.",
     ),
 ]
 MaxConnections = Annotated[int, typer.Option(min=1, help="The largest number of connections.")]
@@ -43,7 +43,8 @@ Cors = Annotated[
     typer.Option(metavar="ORIGIN", help="An origin whose pages may call the server; * means any."),
 ]
 RootPath = Annotated[
-    str, typer.Option(metavar="PATH", help="The path under which a proxy publishes the server: /bert.")
+    str,
+    typer.Option(metavar="PATH", help="The path under which a proxy publishes the server, such as /bert."),
 ]
 LogRequests = Annotated[
     bool, typer.Option("--log-requests", help="Log each request, without its texts.", show_default=False)
@@ -56,7 +57,7 @@ def serve(
     ],
     host: Annotated[
         str,
-        typer.Option(help="The address to listen on; :: means all, 0.0.0.0 all of IPv4."),
+        typer.Option(help="The address to listen on; :: means all addresses, 0.0.0.0 all IPv4 addresses."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     device: Device = "auto",

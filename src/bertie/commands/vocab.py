@@ -51,9 +51,8 @@ Alphabet = Annotated[
     int,
     typer.Option(
         min=1,
-        help="The largest number of characters in the vocabulary, the most frequent ones; words with "
-        "other characters become [UNK]. Chinese and Japanese need more. Characters take at most half of "
-        "the entries.",
+        help="Keep at most this number of characters, the most frequent ones; words with other characters "
+        "become [UNK]. Chinese and Japanese need more. Characters take at most half of the entries.",
     ),
 ]
 Extend = Annotated[
@@ -75,8 +74,8 @@ Smoothing = Annotated[
     typer.Option(
         min=0.01,
         max=1.0,
-        help="S, for several languages: words of a language with the fraction p of all words are counted as "
-        "if it had a fraction proportional to p^S. Multilingual BERT has 0.7.",
+        help="For several languages: the exponent S. A language with the fraction p of all words gets a "
+        "fraction proportional to p^S. Multilingual BERT has 0.7.",
     ),
 ]
 
