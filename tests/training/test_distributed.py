@@ -61,7 +61,7 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True])
 def test_no_thread_of_gloo_is_left_when_the_ranks_have_parted(folder, corpus_path, shard):
-    """A thread could abort the process while the interpreter ends (docs/scaling.md)."""
+    """A thread could abort the process while the interpreter ends (docs/decisions/reliability.md)."""
     script = f"""
 import os
 import bertie
