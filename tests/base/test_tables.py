@@ -112,6 +112,13 @@ def test_sizes_are_read_from_every_kind_of_page(tmp_path: Path) -> None:
         list(read_parquet_columns(file, {"text.a": "--column"}))
 
 
+@pytest.mark.parametrize("dtype", [pyarrow.string(), pyarrow.dictionary(pyarrow.int8(), pyarrow.string())])
+def test_a_column_without_rows_is_read(tmp_path: Path, dtype: pyarrow.DataType) -> None:
+    """The offset of its data page is 0, where there is no page."""
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], dtype)}), tmp_path / "a.parquet")
+    assert list(read_parquet_columns(tmp_path / "a.parquet", {"text": "--column"})) == []
+
+
 def test_lists_nested_too_deeply_in_a_page_header_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     table = pyarrow.table({"text": [f"text {number}" for number in range(1000)]})

@@ -72,7 +72,7 @@ def read_chunks(path: Path) -> list[list[Chunk]]:
 def _chunk(metadata: dict[int, Any]) -> Chunk:
     start: int = metadata[DATA_PAGE_OFFSET]
     if dictionary := metadata.get(DICTIONARY_PAGE_OFFSET):
-        start = min(start, dictionary)
+        start = min(start or dictionary, dictionary)  # pyarrow writes 0 if there is no data page
     if start < 0:
         raise ValueError("a column has a negative offset")
     column = metadata[PATH_IN_SCHEMA][0].decode(errors="replace")
