@@ -50,10 +50,10 @@ def test_a_run_recalls_the_arguments_that_are_not_given():
 @pytest.mark.parametrize(("count", "rest"), [(10, []), (11, ["…"])])
 def test_ten_messages_about_skipped_inputs_are_shown(capsys, count, rest):
     messages = [f"file {number}: empty" for number in range(count)]
-    print_skipped({"empty_file": count - 1, "damaged": 1}, iter(messages))
+    print_skipped({"empty_files": count - 1, "malformed_documents": 1}, iter(messages))
     *lines, total = capsys.readouterr().err.splitlines()
     assert lines == [*messages[:10], *rest]
-    assert total == f"skipped: {count - 1} empty file, 1 damaged"
+    assert total == f"skipped: {count - 1} empty files, 1 malformed document"
 
 
 def test_no_skipped_inputs_are_no_note(capsys):

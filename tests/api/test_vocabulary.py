@@ -52,7 +52,7 @@ def test_prepare_returns_the_corpus(text, capsys):
     bertie.learn_vocabulary(text, "tokenizer", size=60, workers=1)
     corpus = bertie.prepare(str(text), tokenizer="tokenizer", out="corpus", held_out=0, workers=1)
     assert corpus.manifest.train.documents == 1
-    assert "training: 1 documents" in capsys.readouterr().err
+    assert "training: 1 document, " in capsys.readouterr().err
 
 
 def test_missing_input_is_a_data_error():

@@ -21,7 +21,7 @@ from bertie.base.files import read_json
 from bertie.base.processors import available_cpus
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_settings
 from bertie.base.storage import as_path
-from bertie.base.texts import is_table, list_items
+from bertie.base.texts import count_noun, is_table, list_items
 
 PathLike = str | Path
 # Inputs that a run's settings recognize by a fingerprint, wherever they are.
@@ -271,5 +271,6 @@ def print_skipped(counts: Mapping[str, int], messages: Iterable[str]) -> None:
     if sum(counts.values()) > MAX_MESSAGES:
         print("…", file=sys.stderr)
     if counts:
-        reasons = (f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items())
+        nouns = (reason.replace("_", " ").removesuffix("s") for reason in counts)
+        reasons = map(count_noun, counts.values(), nouns)
         print(f"skipped: {', '.join(reasons)}", file=sys.stderr)

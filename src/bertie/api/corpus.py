@@ -15,6 +15,7 @@ from bertie.api.arguments import (
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.storage import RemotePath, as_path, fetch_directory
+from bertie.base.texts import count_noun
 from bertie.corpus import preparation
 from bertie.corpus.assembly import HELD_OUT_ADVICE
 from bertie.corpus.documents import OnError
@@ -173,7 +174,8 @@ def _require_local(out: PathLike) -> Path:
 def _print_summary(manifest: Manifest, output: Path) -> None:
     """Print the counts of a corpus to stderr."""
     for split, counts in (("training", manifest.train), ("held out", manifest.held_out)):
-        print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
+        documents = count_noun(counts.documents, "document")
+        print(f"{split}: {documents}, {count_noun(counts.tokens, 'token')}", file=sys.stderr)
     if not manifest.held_out.documents:
         print(
             "warning: no held-out documents, which pretrain needs to measure its progress; "

@@ -316,7 +316,7 @@ def _read(task: AnyTask, train: Any, dev: Mapping[str, Any], test: Mapping[str, 
     training = task.read(train, labelled=True)
     task = task.fitted(training)
     task.check_training(training, train)
-    print(f"{task.name}: {len(training):,} training examples", file=sys.stderr)
+    print(f"{task.name}: {count_noun(len(training), 'training example')}", file=sys.stderr)
     if labels := task.describe_labels(training):
         print(f"labels: {labels}", file=sys.stderr)
     return TaskData(
