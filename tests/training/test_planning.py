@@ -119,6 +119,12 @@ def test_gradient_checkpointing_takes_less_memory(corpus_path, tiny_settings, tm
     assert with_checkpointing.parameters == without.parameters
 
 
+def test_a_batch_that_does_not_fit_in_memory_is_planned(corpus_path, tiny_settings, tmp_path):
+    """The plan drew a whole batch, until the process was killed."""
+    plan = plan_pretraining(tiny_settings(batch_size=10**15), corpus_path, tmp_path / "run")
+    assert plan.sequences == 10**15 * plan.steps
+
+
 def test_plan_warns_if_memory_does_not_suffice(corpus_path, tiny_settings, tmp_path):
     plan = plan_pretraining(tiny_settings(), corpus_path, tmp_path / "run")
     assert "more than" not in str(plan)

@@ -150,7 +150,8 @@ def _sample_phase(setup: PretrainingSetup, phase: int, steps: int) -> PhaseSampl
     """
     settings = setup.settings
     batch_size = settings.batch_size_of(phase)
-    examples = setup.example_stream(phase).next(batch_size)
+    # A micro-batch has no more examples than tokens; a batch may not fit in memory.
+    examples = setup.example_stream(phase).next(min(batch_size, settings.micro_batch_tokens))
     batches, size = [pack_range(examples, 0, 1)], BATCH_GROWTH
     while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
         batches.append(pack_range(examples, 0, size))
