@@ -478,6 +478,8 @@ def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):
         assert failed.stderr.startswith(
             f"bertie: {run}: no predictions for the GLUE server; fine-tune on a GLUE task"
         )
+    failed = bertie(tmp_path, "submission", "c", "--out", "glue.zip")
+    assert failed.stderr == "bertie: c: no such folder; give the folder of a run\n"
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     failed = bertie(tmp_path, "submission", "a", "b", "--out", "glue.zip")
     assert (failed.returncode, failed.stderr) == (

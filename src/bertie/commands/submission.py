@@ -32,6 +32,8 @@ def submission(
 
     files: dict[str, Path] = {}
     for run in runs:
+        if not run.is_dir():
+            raise DataError(f"{run}: no such folder; give the folder of a run")
         found = [file for name in SUBMISSION_FILES if (file := run / "submission" / name).exists()]
         if not found:
             raise DataError(
