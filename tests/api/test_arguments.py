@@ -43,8 +43,20 @@ def test_a_run_recalls_the_arguments_that_are_not_given():
     assert moved["model"] == "moved"
     with pytest.raises(SettingsError, match="run: kind was 'tags' when the run started and is 'pairs' now"):
         recall_arguments(run, given | {"kind": "pairs"}, defaults)
+    write_json(run / "arguments.json", {"train": "train.csv", "dev": 0.2})
+    for dev, shown in ((0.3, "0.3"), ("dev.csv", r"'.*dev\.csv'")):
+        with pytest.raises(SettingsError, match=f"dev was 0.2 when the run started and is {shown} now"):
+            recall_arguments(run, {"train": None, "dev": dev}, defaults)
+    assert recall_arguments(run, {"train": None, "dev": 0.2}, defaults)["train"] == "train.csv"
+
+
+def test_data_in_memory_are_passed_again():
+    run = Path("run")
+    write_json(run / "arguments.json", record_arguments({"model": "m", "train": ROWS, "kind": "tags"}))
+    (run / "settings.toml").touch()
+    given = {"model": None, "train": None, "dev": None, "kind": "texts", "text": "text"}
     with pytest.raises(SettingsError, match=r"run: this run started with data in memory, .*; pass train"):
-        recall_arguments(run, given | {"train": None}, defaults)
+        recall_arguments(run, given, {"kind": "texts", "text": "text"})
 
 
 @pytest.mark.parametrize(("count", "rest"), [(10, []), (11, ["…"])])

@@ -177,7 +177,9 @@ def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str,
             arguments[key] = recorded.get(key, value)
             continue
         (now,) = record_arguments({key: value}).values()
-        is_known = key in FINGERPRINTED and (key in recorded or key in in_memory)
+        # The fraction of a dev set that is drawn has no fingerprint.
+        is_drawn = isinstance(now, float) or isinstance(recorded.get(key), float)
+        is_known = key in in_memory or (key in recorded and key in FINGERPRINTED and not is_drawn)
         if recorded and not is_known and now != recorded.get(key):
             raise SettingsError(
                 f"{run}: {key} was {recorded.get(key)!r} when the run started and is {now!r} now; leave it "
