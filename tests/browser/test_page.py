@@ -415,6 +415,7 @@ def test_the_page_asks_for_the_key(open_page, models, wrong, key):
         page.reload()
         results(page, "tokens")
         assert page.evaluate("localStorage.length") == 0
+        page.close()  # it may have requests left when the server stops
 
 
 @pytest.mark.parametrize("character", ["\0", "\x01", "\x7f"])
@@ -430,6 +431,7 @@ def test_a_key_with_a_control_character_is_refused(open_page, models, character)
         field.fill("sesame")
         page.keyboard.press("Enter")
         results(page, "tokens")
+        page.close()  # it may have requests left when the server stops
 
 
 def test_a_link_restores_tab_model_and_texts(open_page, url):
