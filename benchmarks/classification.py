@@ -76,6 +76,7 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
             "pipeline, sorted": partial(longest_first, floats),
         },
         "int8": {
+            "bertie": partial(classify, bertie.load(source, "cpu", "int8")),
             "bertie, exported": partial(classify, bertie.load(folder / "onnx-int8")),
             "pipeline": integers,
             "pipeline, sorted": partial(longest_first, integers),

@@ -139,7 +139,10 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
             "bertie, exported": bertie.load(folder / "onnx").embed,
             "sentence-transformers": SentenceTransformer(str(source), device="cpu").encode,
         },
-        "int8": {"bertie, exported": bertie.load(folder / "onnx-int8").embed},
+        "int8": {
+            "bertie": bertie.load(source, "cpu", "int8").embed,
+            "bertie, exported": bertie.load(folder / "onnx-int8").embed,
+        },
     }
     for precision, engines in infer.items():
         for name, run in engines.items():

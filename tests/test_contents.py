@@ -92,6 +92,7 @@ model.cpu_training_attention
 model.cpu_attention
 model.layer_weights
 model.cpu_training
+model.cpu_inference_kernels
 model.cpu_inference
 model.cpu_inference_attention
 model.gpu_kernels
@@ -101,6 +102,7 @@ model.attention
 model.bilstm
 model.rows
 model.bert
+model.cpu_int8
 model.cpu_cross_entropy
 model.cross_entropy
 model.formats.sentence_transformers

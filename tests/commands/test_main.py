@@ -84,7 +84,7 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
 
 def test_a_wrong_choice_is_reported_with_the_choices(capsys):
     status, _, err = run(capsys, "predict", "model", "--precision", "half")
-    message = "Invalid value for '--precision': 'half' is not one of 'float32', 'bfloat16'."
+    message = "Invalid value for '--precision': 'half' is not one of 'float32', 'bfloat16', 'int8'."
     assert (status, err.splitlines()[-1]) == (2, f"Error: {message}")
 
 

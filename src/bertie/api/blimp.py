@@ -34,7 +34,7 @@ def evaluate_blimp(
     *,
     add_to_report: bool = False,
     device: str = "auto",
-    precision: Literal["float32", "bfloat16"] = "float32",
+    precision: Literal["float32", "bfloat16", "int8"] = "float32",
 ) -> BlimpScores:
     """Score a pre-trained model on BLiMP, like `bertie evaluate --task blimp`.
 

@@ -34,7 +34,7 @@ def evaluate(
     on_error: OnError = "stop",
     max_seq_length: int | None = None,
     device: str = "auto",
-    precision: Literal["float32", "bfloat16"] = "float32",
+    precision: Literal["float32", "bfloat16", "int8"] = "float32",
 ) -> EvaluationResult:
     """Score a model or predictions as the official scorers do, like `bertie evaluate`.
 

@@ -74,8 +74,9 @@ with collection_paused():
     load_numba()
 
 
-# float32 numbers in a vector register. numba's cache is keyed by the same processor features.
-VECTOR = 16 if "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[-1] else 8
+# numba's cache is keyed by the same processor features.
+FEATURES = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
+VECTOR = 16 if "+avx512f" in FEATURES else 8  # float32 numbers in a vector register
 
 
 @cache

@@ -112,12 +112,13 @@ Scheduler = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
-PrecisionChoice = Literal["float32", "bfloat16"]
+PrecisionChoice = Literal["float32", "bfloat16", "int8"]
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
         help="The precision of matrix products. bfloat16 is faster on hardware that supports it, but the "
-        "results have only about 3 correct digits. For exported models it needs OpenVINO."
+        "results have only about 3 correct digits; for exported models it needs OpenVINO. int8 is fastest "
+        "on a CPU, and the least accurate; a model in ONNX must have been exported with --int8."
     ),
 ]
 InputFile = Annotated[

@@ -705,15 +705,17 @@ def load(
     Args:
         path: the directory. A directory from `bertie export` needs ONNX Runtime, but not PyTorch.
         device: `auto` (a CUDA device if there is one), `cpu`, `cuda`, `cuda:1` and so on.
-        precision: precision of the matrix products, `float32` or `bfloat16`. An exported model
-            needs OpenVINO for `bfloat16`; in ONNX Runtime it has the precision of its export.
+        precision: precision of the matrix products, `float32`, `bfloat16` or, on a CPU, `int8`: the
+            fastest one, whose results differ most. An exported model needs OpenVINO for `bfloat16`; in
+            ONNX Runtime it has the precision of its export.
         verify: compare the files with the directory's SHA256SUMS, if it has one.
 
     Raises:
         ModelError: the directory is missing, damaged, changed or not a model directory, or PyTorch, ONNX
             Runtime or OpenVINO is needed and not installed.
-        SettingsError: `path` is not a path; the device does not exist; or the model is exported,
-            and another device than the CPU is selected, or bfloat16 for an export in int8.
+        SettingsError: `path` is not a path; the device does not exist, or `precision` is int8 and the
+            device no CPU of the kind x86; or the model is exported, and another device than the CPU is
+            selected, or bfloat16 for an export in int8, or int8 for one in float32.
 
     Example:
         >>> model = bertie.load("run/model")

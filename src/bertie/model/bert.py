@@ -21,7 +21,7 @@ from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import can_fuse, can_fuse_inference, is_exact_gelu
 from bertie.model.cpu_attention_kernels import can_attend
-from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
+from bertie.model.cpu_inference import embed_and_normalize, linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import inference_attention
 from bertie.model.cpu_training import linear, transform_attended
 from bertie.model.dropout import Dropout
@@ -202,6 +202,9 @@ class Embeddings(nn.Module):
             ModelError: the model has only one segment, and the batch has pairs of texts.
         """
         check_segments(batch.token_type_ids, self.token_type_embeddings.num_embeddings)
+        if words is None and _can_infer(self, self.norm.weight):
+            tables = self.word_embeddings, self.token_type_embeddings, self.position_embeddings
+            return embed_and_normalize(batch, *tables, self.norm)  # (T, H)
         embedded = (
             (self.word_embeddings(batch.input_ids) if words is None else words)
             + self.position_embeddings(batch.position_ids)
@@ -241,8 +244,7 @@ class Layer(nn.Module):
 
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
-        # Only in inference mode: FSDP could not free the memory of weights after `Tensor.numpy`.
-        infers = can_fuse_inference(hidden) and not self.training and torch.is_inference_mode_enabled()
+        infers = _can_infer(self, hidden)
         attended = self._attend(hidden, batch, positions if one_per_sequence else None, infers)  # (T or R, H)
         if positions is not None:  # from here on tokens are independent of each other
             hidden = hidden.index_select(0, positions)  # (R, H)
@@ -299,6 +301,14 @@ class Layer(nn.Module):
 
     def _narrow(self, widened: Tensor) -> Tensor:
         return self.output(self.activation(widened))  # (T or R, H)
+
+
+def _can_infer(module: nn.Module, values: Tensor) -> bool:
+    """Return whether a module computes the layers of `cpu_inference`.
+
+    It does only in inference mode: FSDP could not free the memory of weights after `Tensor.numpy`.
+    """
+    return can_fuse_inference(values) and not module.training and torch.is_inference_mode_enabled()
 
 
 def build_activation(config: BertConfig) -> nn.Module:

@@ -62,6 +62,9 @@ def divide_attention(
         num_heads: attention heads, A.
         threads: the number of threads.
     """
+    if threads == 1:
+        attend_part(0, len(bounds) - 1, 0, num_heads)
+        return
     parts = min(threads // math.gcd(threads, num_heads), len(bounds) - 1)
     cuts = np.searchsorted(bounds, bounds[-1] * np.arange(parts + 1) // parts).tolist()
 

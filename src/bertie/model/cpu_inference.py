@@ -6,19 +6,42 @@ a kernel computes them in place, row by row (docs/decisions/processors.md has th
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertie.base.arrays import Float32s
-from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
+from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads, is_exact_gelu
-from bertie.model.cpu_math import ONE, normal_distribution
+from bertie.model.cpu_inference_kernels import add_and_normalize, add_bias_and_gelu, embed_tokens
 from bertie.model.packed_weights import PackedLinear
 from bertie.model.products import multiply
+
+
+def embed_and_normalize(
+    batch: PackedBatch,
+    words: nn.Embedding,
+    segments: nn.Embedding,
+    positions: nn.Embedding,
+    norm: nn.LayerNorm,
+) -> Tensor:
+    """Sum the three embeddings of each token, and normalize, (T, H).
+
+    Raises:
+        IndexError: an id is not in the vocabulary, or a sequence is longer than the positions.
+    """
+    if batch.input_ids.max() >= words.num_embeddings or batch.max_seqlen > positions.num_embeddings:
+        raise IndexError("a token has no embedding; use the tokenizer and the maximum length of the model")
+    tokens = [batch.input_ids, batch.token_type_ids, batch.position_ids]
+    weights = [words.weight, segments.weight, positions.weight, norm.weight, norm.bias]
+    result = torch.empty(batch.num_tokens, words.embedding_dim)
+    arguments: list[Any] = [array.detach().numpy() for array in tokens + weights]
+    arguments += [np.float32(norm.eps), result.numpy()]
+    run_in_threads(partial(embed_tokens, *arguments), len(result), count_threads(result.numel()))
+    return result
 
 
 def multiply_by_weights(inputs: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:
@@ -27,7 +50,7 @@ def multiply_by_weights(inputs: Tensor, linear: nn.Linear | PackedLinear) -> Ten
     Under autocast the product is rounded to bfloat16 and then converted. A kernel that reads bfloat16 is not
     faster (docs/decisions/inference.md, "Fused layers in bfloat16").
     """
-    if isinstance(linear, PackedLinear):
+    if not isinstance(linear, nn.Linear):
         return linear.without_bias(inputs).float()
     if torch.is_autocast_enabled("cpu"):
         return torch.mm(inputs, linear.weight.t()).float()
@@ -41,7 +64,7 @@ def linear_and_activation(inputs: Tensor, linear: nn.Linear | PackedLinear, acti
         return activated
     if isinstance(linear, PackedLinear):
         return linear.with_gelu(inputs)
-    return _finish(multiply_by_weights(inputs, linear), _add_bias_and_gelu, linear.bias)
+    return _finish(multiply_by_weights(inputs, linear), add_bias_and_gelu, linear.bias)
 
 
 def linear_and_norm(
@@ -49,7 +72,7 @@ def linear_and_norm(
 ) -> Tensor:
     """Compute norm(residual + linear(inputs)), (rows, in) -> (rows, out)."""
     product = multiply_by_weights(inputs, linear)
-    return _finish(product, _add_and_normalize, linear.bias, residual, norm.weight, norm.bias, eps=norm.eps)
+    return _finish(product, add_and_normalize, linear.bias, residual, norm.weight, norm.bias, eps=norm.eps)
 
 
 def _finish(product: Tensor, kernel: Callable[..., None], *arrays: Tensor, **constants: float) -> Tensor:
@@ -61,44 +84,3 @@ def _finish(product: Tensor, kernel: Callable[..., None], *arrays: Tensor, **con
         lambda first, last: kernel(rows, *arguments, first, last), len(rows), count_threads(rows.size)
     )
     return product
-
-
-@float_kernel
-def _add_bias_and_gelu(rows: Float32s, bias: Float32s, first: int, last: int) -> None:
-    """Overwrite the rows first..last-1 with GELU(row + bias)."""
-    vectorize_loops()
-    for i in range(first, last):
-        row = rows[i]
-        for j in range(len(bias)):
-            x = row[j] + bias[j]
-            probability, _ = normal_distribution(x)
-            row[j] = x * probability
-
-
-@float_kernel
-def _add_and_normalize(
-    rows: Float32s,
-    bias: Float32s,
-    residual: Float32s,
-    scale: Float32s,
-    shift: Float32s,
-    eps: np.float32,
-    first: int,
-    last: int,
-) -> None:
-    """Overwrite the rows first..last-1 with the norm of row + bias + residual."""
-    vectorize_loops()
-    H = np.float32(len(bias))
-    for i in range(first, last):
-        row = rows[i]
-        total = np.float32(0)
-        for j in range(len(bias)):
-            row[j] += bias[j] + residual[i, j]
-            total += row[j]
-        mean = total / H
-        squares = np.float32(0)
-        for j in range(len(bias)):
-            squares += (row[j] - mean) ** 2
-        inverse = ONE / np.sqrt(squares / H + eps)
-        for j in range(len(bias)):
-            row[j] = (row[j] - mean) * inverse * scale[j] + shift[j]

@@ -37,7 +37,8 @@ def inference_attention(
     T, H = hidden.shape
     rows = multiply_by_weights(hidden, qkv)  # (T, 3H), without the bias
     attended = hidden.new_empty(T, H)
-    attended[batch.num_tokens :] = 0  # rows of padding
+    if batch.num_tokens < T:
+        attended[batch.num_tokens :] = 0  # rows of padding
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, is_causal, NOTHING_DROPPED, attended.numpy(), NO_SUMS, num_heads)
     threads = count_threads(attended.numel())

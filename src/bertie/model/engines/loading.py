@@ -9,11 +9,11 @@ from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.engines.engine import Engine
-from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
+from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine, has_int8_layers
 from bertie.model.engines.openvino_engine import OpenVinoEngine
 from bertie.model.formats.directory import ModelMetadata, read_metadata
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
 class LoadedEngine(NamedTuple):
@@ -27,18 +27,22 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
     """Load a model directory into the engine that runs it.
 
     Exported models run in ONNX Runtime or OpenVINO, others in torch. ONNX Runtime runs exported models in the
-    precision of their export, OpenVINO in bfloat16.
+    precision of their export, OpenVINO in bfloat16. In torch, int8 rounds the weights while loading.
 
     Raises:
         ModelError: the directory is missing, damaged or not a model directory, or the library that
             runs the model is not installed.
-        SettingsError: the device is not available; or the model is exported, and `device` is not
-            the CPU, or `precision` is bfloat16 and the export int8.
+        SettingsError: the device is not available, or not an x86 CPU for int8; or the model is exported,
+            and `device` is not the CPU, or `precision` is neither float32 nor what the export allows.
     """
     if (path / ONNX_FILE).exists():
         if device not in ("auto", "cpu"):
             raise SettingsError(f"{path}: an exported model runs on the CPU; omit device")
         metadata = read_metadata(path)
+        if precision == "int8" and not has_int8_layers(path / ONNX_FILE):
+            raise SettingsError(
+                f"{path}: exported in float32; export the model with --int8, or omit precision"
+            )
         with weights_verified(path):
             engine = OpenVinoEngine if precision == "bfloat16" else OnnxEngine
             return LoadedEngine(engine(path, metadata), metadata)
@@ -48,5 +52,10 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
     from bertie.model.engines.hardware import Hardware  # exported models need no torch
     from bertie.model.engines.torch_engine import load_torch_engine
 
+    int8 = precision == "int8"
+    if int8:
+        if device not in ("auto", "cpu"):
+            raise SettingsError(f"device = {device!r}: int8 runs on the CPU; omit device or precision")
+        device, precision = "cpu", "float32"  # of everything but the rounded layers
     hardware = resolve(Hardware, {"device": device, "precision": precision}, source="load").resolved()
-    return LoadedEngine(*load_torch_engine(path, hardware))
+    return LoadedEngine(*load_torch_engine(path, hardware, int8=int8))

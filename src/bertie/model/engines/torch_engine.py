@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bertie.base.arrays import Float32s, Int64s
 from bertie.model.batch import PackedBatch, pack
+from bertie.model.cpu_int8 import round_weights
 from bertie.model.engines.hardware import Hardware
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import load_model
@@ -82,16 +83,24 @@ class TorchEngine:
         return packed.to(self._device)
 
 
-def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, ModelMetadata]:
+def load_torch_engine(
+    path: Path, hardware: Hardware, *, int8: bool = False
+) -> tuple[TorchEngine, ModelMetadata]:
     """Load a model directory onto the device of `hardware`.
+
+    With `int8`, which needs a CPU, the weights of the encoder's layers are rounded.
 
     Raises:
         DataError: see `load_model`.
         ModelError: see `load_model`.
+        SettingsError: this processor cannot multiply int8.
     """
     model, metadata = load_model(path)
     model.to(hardware.device)
-    if hardware.device == "cpu":
+    if int8:
+        round_weights(model.bert)
+        transpose_weights(model)
+    elif hardware.device == "cpu":
         prepare_weights(model, torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32)
     return TorchEngine(model, hardware), metadata
 
@@ -132,12 +141,12 @@ def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
     if can_pack_weights(dtype):
         pack_weights(model.bert.layers, dtype)
     if dtype == torch.bfloat16:
-        round_weights(model)
+        halve_weights(model)
     elif torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         transpose_weights(model)
 
 
-def round_weights(model: Model | EncoderModel) -> None:
+def halve_weights(model: Model | EncoderModel) -> None:
     """Store the weights of linear layers in bfloat16.
 
     Otherwise autocast would round them in every batch. The weight of the last layer's queries, keys and
