@@ -81,6 +81,7 @@ def save_encoders(folder: Path) -> dict[str, tuple[Path, str]]:
         "torch": (folder / "torch", "float32"),
         "onnx": (folder / "onnx", "float32"),
         "onnx-int8": (folder / "int8", "float32"),
+        "torch-int8": (folder / "torch", "int8"),
         "openvino": (folder / "onnx", "bfloat16"),
     }
     if Hardware(device="cpu").resolved().precision == "bfloat16":
@@ -88,7 +89,7 @@ def save_encoders(folder: Path) -> dict[str, tuple[Path, str]]:
     return engines
 
 
-def record_peaks(directory: str, precision: Literal["float32", "bfloat16"]) -> None:
+def record_peaks(directory: str, precision: Literal["float32", "bfloat16", "int8"]) -> None:
     """Embed texts in this process; print its peak memory in MiB after each of COUNTS as JSON."""
     limit_free_memory()  # as `bertie serve`
     model = bertie.load(directory, precision=precision)
@@ -135,7 +136,9 @@ def rows(rounds: int) -> Iterator[Growth]:
     """Measure the peak memory of each engine, and of pre-training, once."""
     with tempfile.TemporaryDirectory() as folder:
         encoders = save_encoders(Path(folder))
-        bertie.load(encoders["torch"][0]).embed(["This compiles kernels, which takes more memory."])
+        for precision in ("float32", "int8"):
+            model = bertie.load(encoders["torch"][0], precision=precision)
+            model.embed(["This compiles kernels, which takes more memory."])
         for engine, (directory, precision) in encoders.items():
             peaks = json.loads(run_function("memory", "record_peaks", directory, precision).output)
             claim = f"peak memory of a process that embeds ragged texts, {engine}, 2 × 128"
@@ -148,7 +151,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("texts", type=Path)
     parser.add_argument("count", nargs="?", type=int, default=100_000)
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--precision", choices=["float32", "bfloat16", "int8"], default="float32")
     arguments = parser.parse_args()
     limit_free_memory()  # as `bertie serve`
     model = bertie.load(arguments.model, precision=arguments.precision)
