@@ -63,14 +63,14 @@ def test_shutdown_answers_pending_requests(model, number, inherit_hangup):
 
 def test_second_signal_aborts_pending_requests(model, monkeypatch):
     monkeypatch.chdir(model)
-    options = ["--device", "cpu", "--precision", "bfloat16", "--max-texts", 2, "--max-body", 500]
+    options = ["--device", "cpu", "--precision", "int8", "--max-texts", 2, "--max-body", 500]
     options += ["--max-waiting", 9, "--max-connections", 99, "--timeout", 5]
     with serving(".", *options) as (process, port), half_a_request(port, b"{}") as connection:
         with urlopen(f"http://127.0.0.1:{port}/info") as response:
             info = json.load(response)
         limits = {"max_texts": 2, "max_body": 500, "max_waiting": 9, "max_connections": 99}
         assert info["limits"] == limits | {"body_seconds": 30, "request_seconds": 5}
-        assert (info["model"], info["model_dtype"]) == (model.name, "bfloat16")
+        assert (info["model"], info["model_dtype"]) == (model.name, "int8")
         process.send_signal(signal.SIGINT)
         wait_until_closed(port)
         process.send_signal(signal.SIGINT)

@@ -714,7 +714,7 @@ def load(
         ModelError: the directory is missing, damaged, changed or not a model directory, or PyTorch, ONNX
             Runtime or OpenVINO is needed and not installed.
         SettingsError: `path` is not a path; the device does not exist, or `precision` is int8 and the
-            device no CPU of the kind x86; or the model is exported, and another device than the CPU is
+            device is no CPU with AVX2; or the model is exported, and another device than the CPU is
             selected, or bfloat16 for an export in int8, or int8 for one in float32.
 
     Example:

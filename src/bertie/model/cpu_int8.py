@@ -6,7 +6,6 @@ float32. An export with `int8` rounds in the same way (formats/onnx.py). For sha
 docs/decisions/inference.md has the measurements.
 """
 
-import platform
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from bertie.model.bert import BertModel, Layer
 from bertie.model.cpu import is_exact_gelu
 from bertie.model.cpu_inference_kernels import add_and_normalize, add_bias_and_gelu
 from bertie.model.cpu_math import ONE, ZERO
-from bertie.model.cpu_vectors import HAS_VNNI, PANEL, multiply_codes
+from bertie.model.cpu_vectors import CAN_MULTIPLY_CODES, HAS_VNNI, PANEL, multiply_codes
 
 ZERO_CODE = 128  # the uint8 of 0 in rounded inputs
 LARGEST_INPUT = np.float32(127)  # the distance of a row's largest input from the code of 0
@@ -140,12 +139,12 @@ def round_weights(bert: BertModel) -> None:
     """Round the weights of the encoder's layers.
 
     Raises:
-        SettingsError: this processor is not an x86.
+        SettingsError: this processor does not multiply vectors of int8.
     """
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if not CAN_MULTIPLY_CODES:
         raise SettingsError(
-            f"precision = 'int8': this needs an x86 processor, and this one is {platform.machine()}; export "
-            f"the model with int8, for ONNX Runtime"
+            "precision = 'int8': this needs a processor with AVX2; export the model with --int8, or omit "
+            "precision"
         )
     last = len(bert.layers) - 1
     for i, layer in enumerate(bert.layers):

@@ -31,6 +31,7 @@ CODE_COLUMNS = 4 if VECTOR == 16 else 2
 PANEL = CODE_COLUMNS * VECTOR
 AHEAD = 16  # rows of a panel that are loaded early: 6 % less time for a single text
 HAS_VNNI = ("+avx512vnni" if VECTOR == 16 else "+avxvnni") in FEATURES
+CAN_MULTIPLY_CODES = HAS_VNNI or ("+avx512bw" if VECTOR == 16 else "+avx2") in FEATURES
 
 INDEX = types.intp
 INT8, INT16 = ir.IntType(8), ir.IntType(16)
@@ -94,7 +95,8 @@ def multiply_codes(
     """Write a product of uint8 and int8 to PANEL columns of `result`, (R, C), from `column` on.
 
     Result (r, c) is (the product + offsets[c]) · row_scales[r] · scales[c]. An int32 element of `codes`,
-    (R, K / 4), has four of uint8, and one of `panel`, (K / 4, PANEL), has four of int8.
+    (R, K / 4), has four of uint8, and one of `panel`, (K / 4, PANEL), has four of int8. This needs
+    CAN_MULTIPLY_CODES.
     """
     for r in range(0, len(codes), CODE_ROWS):
         _multiply_codes(codes, r, panel, offsets, scales, row_scales, result, column)

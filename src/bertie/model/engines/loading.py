@@ -32,7 +32,7 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
     Raises:
         ModelError: the directory is missing, damaged or not a model directory, or the library that
             runs the model is not installed.
-        SettingsError: the device is not available, or not an x86 CPU for int8; or the model is exported,
+        SettingsError: the device is not available, or no CPU with AVX2 for int8; or the model is exported,
             and `device` is not the CPU, or `precision` is neither float32 nor what the export allows.
     """
     if (path / ONNX_FILE).exists():
