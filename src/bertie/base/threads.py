@@ -21,7 +21,10 @@ def run_in_threads(work: Callable[[int, int], object], items: int, threads: int)
         >>> sorted(ranges)
         [(0, 5), (5, 10)]
     """
-    threads = max(1, min(threads, items))
+    threads = min(threads, items)
+    if threads <= 1:
+        work(0, items)
+        return
     own, *others = pairwise(items * thread // threads for thread in range(threads + 1))
     running = [_thread_pool().submit(work, *bounds) for bounds in others]
     work(*own)

@@ -78,9 +78,9 @@ class TorchEngine:
             return _to_numpy(self.model.bert.attention_probabilities(self._pack(sequence)))
 
     def _pack(self, batch: Sequences, masked_positions: Int64s | None = None) -> PackedBatch:
-        vector_length = CPU_VECTOR_LENGTH if self._device.type == "cpu" else 1
-        packed = pack(*batch, masked_positions=masked_positions, vector_length=vector_length)
-        return packed.to(self._device)
+        if self._device.type == "cpu":
+            return pack(*batch, masked_positions=masked_positions, vector_length=CPU_VECTOR_LENGTH)
+        return pack(*batch, masked_positions=masked_positions).to(self._device)
 
 
 def load_torch_engine(
