@@ -145,6 +145,15 @@ class Corpus:
         >>> corpus = bertie.Corpus.open("corpus")
         >>> corpus.manifest.train.documents + corpus.manifest.held_out.documents
         40
+
+        The inputs of `prepare` are files. Write texts in memory to one first, for example as JSON lines:
+
+        >>> import json
+        >>> with open("texts.jsonl", "w") as file:
+        ...     for number in range(8):
+        ...         _ = file.write(json.dumps({"text": f"Text {number}. The cat sat."}) + "\\n")
+        >>> bertie.prepare("texts.jsonl", tokenizer="tokenizer", out="small", held_out=0)
+        Corpus('small': 8 documents with 56 tokens for training, 0 held out)
     """
 
     path: Path

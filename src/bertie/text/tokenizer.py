@@ -100,8 +100,10 @@ class Tokenizer:
         never_split: tuple[str, ...] = (),
     ) -> None:
         if not isinstance(vocabulary, Vocabulary):
+            is_path = isinstance(vocabulary, str | Path)
+            advice = "load it with Tokenizer.load" if is_path else "write Vocabulary(tokens)"
             kind = type(vocabulary).__name__
-            raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; write Vocabulary(tokens)")
+            raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; {advice}")
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = check_integer(
