@@ -23,6 +23,9 @@ SECTIONS = {
         "prepare",
         "prepare_part",
         "join_parts",
+        "Corpus",
+        "Manifest",
+        "SplitCounts",
         "pretrain",
     ],
     "Fine-tuning and evaluation": ["finetune", "search", "evaluate", "evaluate_blimp", "reproduce"],
@@ -36,7 +39,7 @@ SECTIONS = {
         "BlimpScores",
         "Metrics",
     ],
-    "Using a model": ["load", "Predictor"],
+    "Using a model": ["load", "convert", "export", "Predictor"],
     "Predictions": [
         "Label",
         "Entity",
@@ -70,16 +73,33 @@ RETURNED = {
     "TextFeatures": "bertie.inference.features",
     "Features": "bertie.inference.features",
     "Attention": "bertie.inference.results",
+    "Manifest": "bertie.corpus.shards",
+    "SplitCounts": "bertie.corpus.shards",
     "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",
 }
 PROPERTIES = (property, cached_property)
 INTRODUCTION = """# Python API
 
-`import bertie` exposes the functions, `Predictor`, `Tokenizer`, `BertConfig` and the errors on this
-page. The other classes are in the modules named below, for type hints. torch and numba are
-imported when they are first needed. The functions take the same words as the command line; each
-example below is run by the tests. This page is generated from the docstrings by `make docs`.
+`import bertie` exposes the functions, `Corpus`, `Predictor`, `Tokenizer`, `BertConfig` and the
+errors on this page. The other classes are in the modules named below, for type hints. torch and
+numba are imported when they are first needed. The functions take the same words as the command
+line; each example below is run by the tests. This page is generated from the docstrings by
+`make docs`.
+
+| command | in Python |
+|---|---|
+| `vocab`, `vocab --extend` | `bertie.learn_vocabulary`, `bertie.extend_tokenizer` |
+| `tokenize` | `bertie.Tokenizer.load(DIR).encode(text)` |
+| `prepare` | `bertie.prepare`; `bertie.Corpus.open(DIR)` opens the corpus |
+| `prepare --part`, `prepare --join` | `bertie.prepare_part`, `bertie.join_parts` |
+| `pretrain`, `finetune`, `search`, `evaluate`, `convert`, `export` | the functions with these names |
+| `evaluate --task blimp` | `bertie.evaluate_blimp` |
+| `predict` | `bertie.load(DIR)`, and the [method for its head](#predictor), such as `classify` |
+| `embed`, `features` | `bertie.load(DIR).embed(texts)`, `bertie.load(DIR).features(texts)` |
+| `reproduce --model` | `bertie.reproduce` |
+
+The other commands (`serve`, `inspect`, `submission`, `demo`, `doctor`) have no function.
 """
 
 

@@ -235,6 +235,7 @@ api.finetuning
 api.search
 api.evaluation
 api.blimp
+api.conversion
 reproduction.split_pairs
 reproduction.same_article
 reproduction.feature_tagger

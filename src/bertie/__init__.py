@@ -19,6 +19,7 @@ from bertie.base.environment import set_torch_environment
 
 if TYPE_CHECKING:
     from bertie.api.blimp import evaluate_blimp
+    from bertie.api.conversion import convert, export
     from bertie.api.corpus import join_parts, prepare, prepare_part
     from bertie.api.evaluation import evaluate
     from bertie.api.finetuning import finetune
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from bertie.api.search import search
     from bertie.api.vocabulary import extend_tokenizer, learn_vocabulary
     from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
+    from bertie.corpus.shards import Corpus
     from bertie.inference.predictor import Predictor, load
     from bertie.model.config import BertConfig
     from bertie.reproduction.checkpoint_runner import reproduce
@@ -44,12 +46,15 @@ _MODULES = {
     "prepare": "api.corpus",
     "prepare_part": "api.corpus",
     "join_parts": "api.corpus",
+    "Corpus": "corpus.shards",
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
     "search": "api.search",
     "evaluate": "api.evaluation",
     "reproduce": "reproduction.checkpoint_runner",
     "evaluate_blimp": "api.blimp",
+    "convert": "api.conversion",
+    "export": "api.conversion",
     "load": "inference.predictor",
     "Predictor": "inference.predictor",
     "BertConfig": "model.config",
@@ -63,14 +68,17 @@ _MODULES = {
 __all__ = [
     "BertConfig",
     "BertieError",
+    "Corpus",
     "DataError",
     "ModelError",
     "Predictor",
     "SettingsError",
     "Stopped",
     "Tokenizer",
+    "convert",
     "evaluate",
     "evaluate_blimp",
+    "export",
     "extend_tokenizer",
     "finetune",
     "join_parts",

@@ -75,6 +75,7 @@ def test_public_functions_and_methods_have_examples():
 
 # Classes whose instances are created by functions, and shown in their examples.
 RETURNED = {*GENERATOR.SECTIONS["Results"], *GENERATOR.SECTIONS["Predictions"], "Predictor", "Encoding"}
+RETURNED |= {"Manifest", "SplitCounts"}
 RESULTS = {*RETURNED, "RunResult.load"} - {"Metrics"}
 
 

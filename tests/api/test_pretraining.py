@@ -254,6 +254,12 @@ def test_damaged_head_of_the_initial_model_is_an_error(corpus):
         ("tiny-latop", {}, "no recipe 'tiny-latop'; did you mean 'tiny-laptop'?"),
         ("no.toml", {}, "no.toml: no such file"),
         (RECIPE, {"bach_size": 8}, "recipe: unknown setting 'bach_size'; did you mean 'batch_size'?"),
+        (
+            RECIPE,
+            {"mlm_probability": 0.2},
+            "recipe: unknown setting 'mlm_probability'; did you mean 'examples.masking_rate'?",
+        ),
+        (RECIPE, {"eval_steps": 9}, "recipe: unknown setting 'eval_steps'; did you mean 'evaluate_every'?"),
         (RECIPE, {"settings": {"optimizer.rate": 1}}, "recipe: unknown setting 'optimizer.rate'; "),
         (RECIPE, {"seed": 2**70}, "recipe: seed = 1180591620717411303424: use a seed of less than 64 bits"),
         (RECIPE, {"batch_size": "many"}, "recipe: batch_size = 'many': expected an integer"),

@@ -156,6 +156,8 @@ def test_a_string_in_place_of_a_list_is_one_word():
 
 
 def test_a_tokenizer_needs_a_vocabulary_with_its_added_tokens():
+    with pytest.raises(SettingsError, match=r"^vocabulary: .*, got str; load it with Tokenizer\.load$"):
+        Tokenizer("tokenizer")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match=r"^vocabulary: expected a Vocabulary, got list; write Voc"):
         Tokenizer(list(SPECIAL_TOKENS))
     with pytest.raises(

@@ -166,6 +166,7 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
             "resume, seed, tags, teacher",
         ),
         ({"steps": 1}, "recipe.toml: unknown setting 'steps'; did you mean 'phases.0.steps'?"),
+        ({"max_steps": 1}, "recipe.toml: unknown setting 'max_steps'; did you mean 'phases.0.steps'?"),
         ({"tags": 3}, "recipe.toml: tags = 3: expected a list; write [3]"),
         (
             {"phases": 3},

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.corpus import shards as shards_module
 from bertie.corpus.shards import (
     Corpus,
@@ -108,6 +108,16 @@ def test_open_reads_both_splits(corpus: Path) -> None:
     assert opened.manifest.held_out == SplitCounts(documents=1, sentences=2, tokens=2)
     assert (opened.tokenizer_directory / "vocab.txt").is_file()
     opened.verify()
+
+
+def test_documents_have_the_sentences_that_were_written(corpus: Path) -> None:
+    opened = Corpus.open(corpus)
+    train = [[sentence.tolist() for sentence in document] for document in opened.documents()]
+    assert train == [[[1, 2], [3]], [[4]], [[5, 6, 7]]]
+    (held_out,) = opened.documents("held_out")
+    assert [sentence.tolist() for sentence in held_out] == [[8], [9]]
+    with pytest.raises(SettingsError, match="split='test': expected 'train' or 'held_out'"):
+        opened.documents("test")  # type: ignore[arg-type]
 
 
 def test_repr_of_a_corpus_is_one_line(corpus: Path) -> None:

@@ -166,6 +166,38 @@ def test_text_is_truncated_at_its_end() -> None:
     assert bare.token_type_ids.tolist() == [0, 0, 1]
 
 
+def test_encoding_has_the_encoding_of_each_text() -> None:
+    texts, pairs = ["a", "", "ab b c"], ["c", "b", ""]
+    encoding = TOKENIZER.encode_batch(texts, pairs)
+    for i, one in enumerate(encoding):
+        expected = TOKENIZER.encode(texts[i], pairs[i])
+        assert vars(one).keys() == vars(expected).keys()
+        assert all(np.array_equal(vars(one)[name], vars(expected)[name]) for name in vars(one))
+    assert encoding[-1].input_ids.tolist() == encoding[2].input_ids.tolist()
+    with pytest.raises(IndexError, match="text 3: the encoding has 3 texts"):
+        encoding[3]
+
+
+def test_padded_texts_equal_those_of_transformers(tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path)
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts, pairs = ["a b", "abc", ""], ["ab", "a b c a", "c"]
+    expected = peer(texts, pairs, padding=True, return_tensors="np")
+    padded = TOKENIZER.pad(TOKENIZER.encode_batch(texts, pairs))
+    assert padded.keys() == expected.keys()
+    for name, array in padded.items():
+        assert array.dtype == np.int64
+        assert array.tolist() == expected[name].tolist()
+
+
+def test_texts_are_padded_to_a_length() -> None:
+    encoding = TOKENIZER.encode_batch(["a", "b c"])
+    assert TOKENIZER.pad(encoding, 6)["attention_mask"].tolist() == [[1] * 3 + [0] * 3, [1] * 4 + [0] * 2]
+    assert TOKENIZER.pad(TOKENIZER.encode_batch([]))["input_ids"].shape == (0, 0)
+    with pytest.raises(SettingsError, match=r"length=3: .* at least 4 \(the longest text\)"):
+        TOKENIZER.pad(encoding, 3)
+
+
 def test_max_length_needs_room_for_special_tokens() -> None:
     with pytest.raises(SettingsError, match="max_length=2: no room for the special tokens; use at least 3"):
         TOKENIZER.encode("a", "b", max_length=2)

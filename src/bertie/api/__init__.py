@@ -1,4 +1,4 @@
 """The public Python API: make tokenizers, corpora and models, and evaluate models.
 
-`import bertie` exposes these functions, except `search` and `plan_pretraining`.
+`import bertie` exposes these functions, except `plan_pretraining`.
 """

@@ -71,12 +71,12 @@ def finetune(
             number such as 0.1 draws this fraction of each label's training examples (see dev_rows.json).
         task, data: instead of `train`: a task of the paper, such as "mrpc", and the folder of its files.
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
-        kind: "texts", "tags", "questions" or "choices"; for embeddings "pairs" or "scored-pairs".
+        kind: "texts", "tags", "questions", "choices", "pairs" or "scored-pairs" (see `FinetuningResult`).
         text, pair: texts and pairs: the columns of the text, and of a second text if there is one.
         label: texts, choices, scored pairs: the column of the label. In texts, lists mean several labels,
             fractions mean regression, all else classes; `label_type`, "numbers" or "classes", overrides this.
         separator: texts: the separator, if a text has several labels in one string.
-        columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
+        columns: the other kinds: the column of each role, such as `{"words": "tokens", "tags": "ner_tags"}`.
         on_error: "stop" at a row that is malformed or lacks text or label, or "skip" and count it.
         resume: continue the run in `out`. It has recorded its arguments, except for data in memory.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.

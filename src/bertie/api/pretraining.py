@@ -63,6 +63,7 @@ def pretrain(
             and its arguments, so nothing else is needed; settings that affect only the hardware and the
             files that are kept may change. torchrun's restarts resume without it.
         settings: changes to the recipe, such as `{"batch_size": 64, "optimizer.learning_rate": 1e-3}`.
+            `PretrainingResult` has an example of a short trial.
         **more_settings: the same as keywords: `batch_size=64`, `optimizer={"learning_rate": 1e-3}`.
 
     Returns:
@@ -186,7 +187,9 @@ def _prepare_start(
         file = output / SETTINGS_FILE
         settings = resolve(PretrainingSettings, read_settings(file), changes, source=str(file))
     elif recipe is None:
-        raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
+        raise SettingsError(
+            "no recipe; name one, such as tiny-laptop, or the path of a .toml file (in Python, also a dict)"
+        )
     elif recipe == "continue" and arguments["init"] is None:
         raise SettingsError("recipe continue: no model to continue; name its directory (--init, init=…)")
     else:

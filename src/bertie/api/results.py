@@ -151,6 +151,17 @@ class PretrainingResult(RunResult):
 
     path     the run's directory
     metrics  the rows of its metrics.jsonl
+
+    Example:
+        A trial of two steps. The list replaces the three phases of the recipe; the setting
+        `phases.0.steps` would change the first one and keep the others:
+
+        >>> trial = {"batch_size": 4, "phases": [{"steps": 2, "max_seq_length": 16}]}
+        >>> run = bertie.pretrain("tiny-laptop", corpus="corpus", out="trial", settings=trial)
+        >>> run.metrics.select("kind", "evaluation")["step"]
+        [2]
+        >>> len(run.load().fill_mask("the [MASK] sat."))  # one [MASK], with several predictions
+        1
     """
 
     metrics: Metrics = field(repr=False)
@@ -160,6 +171,8 @@ class PretrainingResult(RunResult):
 class FinetuningResult(PretrainingResult):
     """A finished fine-tuning run, which has all of a `PretrainingResult`.
 
+    docs/finetuning.md lists the columns of each kind of data.
+
     scores       for each dev set, the scores of the kept model by name, in percent
     predictions  for each dev set, the kept model's predictions, in the order of the examples. An array has
                  the index of each example's class in the model's `labels`, or the index of its choice; a
@@ -168,6 +181,35 @@ class FinetuningResult(PretrainingResult):
     baselines    for each dev set, the scores of the majority baseline, which gives every example the most
                  frequent answer in training
     calibration  for each dev set, how well the probabilities of a classifier agree with its accuracy
+
+    Example:
+        Classes. The predictions are indices of labels:
+
+        >>> rows = [{"text": "good film", "label": "pos"}, {"text": "bad film", "label": "neg"}] * 8
+        >>> run = bertie.finetune("run/model", train=rows, dev=rows, out="classes", epochs=1)
+        >>> labels = run.load().labels
+        >>> {labels[index] for index in run.predictions["dev"]} <= {"pos", "neg"}
+        True
+
+        Tagged words, in columns with the names of other data sets:
+
+        >>> rows = [{"tokens": ["Ada", "sat"], "ner_tags": ["B-PER", "O"]}] * 8
+        >>> columns = {"words": "tokens", "tags": "ner_tags"}
+        >>> options = {"kind": "tags", "columns": columns, "out": "tagger", "epochs": 1}
+        >>> tagger = bertie.finetune("run/model", train=rows, **options).load()
+        >>> text = "Ada sat down."
+        >>> all(text[entity.start : entity.end] == entity.text for entity in tagger.tag(text))
+        True
+
+        Questions, as in SQuAD:
+
+        >>> context = "Ada Lovelace was born in London."
+        >>> row = {"id": "1", "question": "Where was Ada born?", "context": context}
+        >>> row["answers"] = {"text": ["London"], "answer_start": [25]}
+        >>> options = {"kind": "questions", "out": "answers", "epochs": 1, "max_seq_length": 64}
+        >>> answering = bertie.finetune("run/model", train=[row], **options).load()
+        >>> answering.answer("Where was she born?", context)[0].text in context
+        True
     """
 
     scores: Mapping[str, Scores] = field(default_factory=dict)

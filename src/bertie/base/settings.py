@@ -261,11 +261,29 @@ def _nested_defaults(section: type[Settings]) -> Tree:
     return defaults
 
 
+# Names in the Trainer of transformers and in google-research/bert. Similar names here are other settings.
+_NAMES_ELSEWHERE = {
+    "bf16": "precision",
+    "eval_steps": "evaluate_every",
+    "fp16": "precision",
+    "gradient_accumulation_steps": "micro_batch_tokens",
+    "logging_steps": "log_every",
+    "masked_lm_prob": "examples.masking_rate",
+    "max_steps": "phases.0.steps",
+    "mlm_probability": "examples.masking_rate",
+    "num_train_epochs": "epochs",
+    "num_train_steps": "phases.0.steps",
+    "per_device_train_batch_size": "batch_size",
+    "save_checkpoints_steps": "save_every",
+    "save_steps": "save_every",
+}
+
+
 def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
     """Suggest the setting nearest to the unknown one at `location`, or list all.
 
     A setting of this name in another section is nearer than another name in the same section. Initials,
-    such as `lr`, are a name, too.
+    such as `lr`, are a name, too, and so are the names of other programs.
     """
     *parents, unknown = (str(part) for part in location)
     owner = _section_at(section, location[:-1])
@@ -286,6 +304,7 @@ def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> st
     suggestion = (
         here(nearest(siblings, 0.9))
         or elsewhere(unknown)
+        or next((path for path in by_path if path == _NAMES_ELSEWHERE.get(unknown)), None)
         or elsewhere(next((name for name in by_path.values() if _initials(name) == unknown), None))
         or here(nearest(siblings, 0.6))
         or elsewhere(nearest(by_path.values(), 0.6))

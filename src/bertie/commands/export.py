@@ -5,7 +5,6 @@ from typing import Annotated, cast
 
 import typer
 
-from bertie.base.errors import SettingsError
 from bertie.commands.options import Force, NoVerify, local_path_argument, local_path_option
 from bertie.commands.task_options import (
     Columns,
@@ -63,8 +62,6 @@ def export(
 
     models = [directory] if dev else []
     chosen = measured_task(task, models, kind, text, pair, label, separator, read_columns(columns))
-    if weight_bits == 8 and not (int8 or int8_embeddings):
-        raise SettingsError("--weight-bits: only weights in int8 have 8 bits; add --int8")
     quantization = Quantization(int8, int8_embeddings, cast(WeightBits, weight_bits))
     scores = export(directory, onnx, quantization, chosen, dev or [], force=force)
     for row in scores:

@@ -20,7 +20,7 @@ The arrays are raw and little-endian. Their lengths follow from the sizes of the
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pydantic
 
 from bertie.base.arrays import Bools, Int64s, UInt16s, UInt32s
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import local_path, read_json, sha256, write_json
 from bertie.base.schemas import describe_problem
 from bertie.text.tokenizer import Tokenizer
@@ -140,6 +140,20 @@ class Corpus:
         held_out: the shards of the held-out split, in the order of the inputs.
         train_languages: the language of each shard in `train`, such as "de"; "" in a corpus that was
             prepared as one language.
+
+    Example:
+        >>> corpus = bertie.Corpus.open("corpus")
+        >>> corpus.manifest.train.documents + corpus.manifest.held_out.documents
+        40
+
+        The inputs of `prepare` are files. Write texts in memory to one first, for example as JSON lines:
+
+        >>> import json
+        >>> with open("texts.jsonl", "w") as file:
+        ...     for number in range(8):
+        ...         _ = file.write(json.dumps({"text": f"Text {number}. The cat sat."}) + "\\n")
+        >>> bertie.prepare("texts.jsonl", tokenizer="tokenizer", out="small", held_out=0)
+        Corpus('small': 8 documents with 56 tokens for training, 0 held out)
     """
 
     path: Path
@@ -152,11 +166,18 @@ class Corpus:
     def open(cls, path: str | Path) -> "Corpus":
         """Open a corpus, and map its arrays into memory without reading them.
 
+        Args:
+            path: a directory that `prepare` wrote.
+
         Raises:
             DataError: the directory is not a prepared corpus, has another format version, lacks a
                 file, or has a file of the wrong size, or its tokenizer is not the one that made the
                 ids.
             ModelError: its tokenizer has changed and cannot be read.
+
+        Example:
+            >>> bertie.Corpus.open("corpus").path
+            PosixPath('corpus')
         """
         path = local_path(path)
         file = path / MANIFEST_FILE
@@ -184,6 +205,30 @@ class Corpus:
             f"training, {held_out.documents:,} held out)"
         )
 
+    def documents(self, split: Split = "train") -> Iterator[list[UInt16s | UInt32s]]:
+        """Yield the documents of a split, in the order of the inputs.
+
+        Args:
+            split: "train" or "held_out".
+
+        Returns:
+            For each document, the token ids of each sentence, without special tokens.
+
+        Raises:
+            SettingsError: there is no such split.
+
+        Example:
+            >>> corpus = bertie.Corpus.open("corpus")
+            >>> tokenizer = bertie.Tokenizer.load(corpus.tokenizer_directory)
+            >>> for sentences in corpus.documents("held_out"):
+            ...     print(tokenizer.decode(sentences[1]))
+            ...     break
+            the cat sat on the mat.
+        """
+        if split not in get_args(Split):
+            raise SettingsError(f"split={split!r}: expected 'train' or 'held_out'")
+        return _iterate_documents(self.train if split == "train" else self.held_out)
+
     @property
     def tokenizer_directory(self) -> Path:
         """The directory of the tokenizer that made the ids."""
@@ -210,6 +255,9 @@ class Corpus:
 
         Raises:
             DataError: a file has changed.
+
+        Example:
+            >>> bertie.Corpus.open("corpus").verify()
         """
         files = [name for name in self.manifest.files if not name.startswith("tokenizer/")]
         for name in files[part::parts]:
@@ -229,10 +277,22 @@ class Corpus:
 
         Raises:
             DataError: a shard is damaged so that a compiled kernel would leave its arrays.
+
+        Example:
+            >>> bertie.Corpus.open("corpus").check_structure()
         """
         names = sorted({Path(name).parent.name for name in self.manifest.files} - {"tokenizer"})
         for name in names[part::parts]:
             check_shard(self.path / name, self.manifest.vocabulary_size)
+
+
+def _iterate_documents(shards: Iterable[Shard]) -> Iterator[list[UInt16s | UInt32s]]:
+    for shard in shards:
+        sentence = token = 0
+        for document_end in shard.document_ends:
+            ends = shard.sentence_ends[sentence:document_end]
+            yield [shard.tokens[begin:end] for begin, end in zip([token, *ends], ends, strict=False)]
+            sentence, token = document_end, ends[-1]
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -70,10 +70,12 @@ def export(
     Raises:
         DataError: a file cannot be read.
         ModelError: `source` has no model, or one that cannot be exported or does not fit the task.
-        SettingsError: `output` exists and `force` is false, or it cannot be created; or there is no
-            metric for this kind of model.
+        SettingsError: `output` exists and `force` is false, or it cannot be created; there is no
+            metric for this kind of model; or no part has the 8 bits that `quantization` asks for.
         BertieError: another process writes to `output`.
     """
+    if quantization.weight_bits == 8 and not (quantization.layers or quantization.embeddings):
+        raise SettingsError("weight_bits = 8: only weights in int8 have 8 bits; add --int8 (int8=True)")
     if dev and is_tensorflow_checkpoint(source):
         raise SettingsError(
             f"{source}: --dev needs a model directory; make one from the checkpoint with `bertie convert`"

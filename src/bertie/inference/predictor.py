@@ -287,8 +287,11 @@ class Predictor:
         Example:
             >>> model.embed("a text").shape == (model.config.hidden_size,)
             True
-            >>> model.embed(["a text", "another text"]).shape == (2, model.config.hidden_size)
-            True
+            >>> texts = ["The cat sat on the mat.", "Paris is a city."]
+            >>> vectors = model.embed(texts, normalize=True)  # (2, H)
+            >>> cosines = vectors @ model.embed("the cat sat on the mat.", normalize=True)
+            >>> texts[cosines.argmax()]  # the most similar text
+            'The cat sat on the mat.'
         """
         embedding = self.embedding.override(pooling, normalize)
         encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)

@@ -22,7 +22,8 @@ CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays sta
 class Encoding:
     """Encoded texts, or pairs of texts, in flat arrays of T tokens.
 
-    The tokens of text i are at bounds[i] to bounds[i + 1]. `len(encoding)` is the number of texts.
+    The tokens of text i are at bounds[i] to bounds[i + 1]. `len(encoding)` is the number of texts, and
+    `encoding[i]` is the encoding of text i only. `Tokenizer.pad` makes arrays with a row for each text.
 
     Attributes:
         input_ids: int32 (T,), the ids of the tokens.
@@ -31,7 +32,7 @@ class Encoding:
             special tokens.
         word_ids: int32 (T,), the index of the token's word in its text; -1 for special tokens.
         bounds: int64 (n + 1,), where the tokens of each text begin and end.
-        num_truncated: how many texts, or pairs, were truncated to the maximum length.
+        num_truncated: how many texts, or pairs, were truncated to the maximum length; 0 in `encoding[i]`.
 
     Example:
         >>> from bertie.text.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ class Encoding:
         [2, 5, 3, 2, 6, 7, 3]
         >>> encoding.bounds.tolist()
         [0, 3, 7]
-        >>> encoding.input_ids[encoding.bounds[1] : encoding.bounds[2]].tolist()
+        >>> encoding[1].input_ids.tolist()
         [2, 6, 7, 3]
         >>> encoding.offsets[4:6].tolist()
         [[0, 4], [4, 7]]
@@ -60,6 +61,18 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    def __getitem__(self, i: int) -> "Encoding":
+        if not -len(self) <= i < len(self):  # which also ends a loop over the texts
+            raise IndexError(f"text {i}: the encoding has {len(self)} texts")
+        begin, end = int(self.bounds[:-1][i]), int(self.bounds[1:][i])
+        return Encoding(
+            self.input_ids[begin:end],
+            self.token_type_ids[begin:end],
+            self.offsets[begin:end],
+            self.word_ids[begin:end],
+            np.array([0, end - begin], dtype=np.int64),
+        )
 
 
 def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:

@@ -100,8 +100,10 @@ class Tokenizer:
         never_split: tuple[str, ...] = (),
     ) -> None:
         if not isinstance(vocabulary, Vocabulary):
+            is_path = isinstance(vocabulary, str | Path)
+            advice = "load it with Tokenizer.load" if is_path else "write Vocabulary(tokens)"
             kind = type(vocabulary).__name__
-            raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; write Vocabulary(tokens)")
+            raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; {advice}")
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = check_integer(
@@ -350,8 +352,8 @@ class Tokenizer:
             >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##s"])
             >>> tokenizer = Tokenizer(vocabulary)
             >>> encoding = tokenizer.encode_batch(["he", "he plays he"], max_length=4)
-            >>> for begin, end in zip(encoding.bounds, encoding.bounds[1:]):
-            ...     tokenizer.convert_ids_to_tokens(encoding.input_ids[begin:end])
+            >>> for one in encoding:
+            ...     tokenizer.convert_ids_to_tokens(one.input_ids)
             ['[CLS]', 'he', '[SEP]']
             ['[CLS]', 'he', 'play', '[SEP]']
             >>> tokenizer.encode_batch(["he plays"], add_special_tokens=False).input_ids.tolist()
@@ -372,6 +374,47 @@ class Tokenizer:
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
         may_cut = not any(token.may_span_words for token in self.added_tokens)
         return encode_in_chunks(texts, pairs, self._encode_rows, room, cls_id, sep_id, may_cut=may_cut)
+
+    def pad(self, encoding: Encoding, length: int | None = None) -> dict[str, Int64s]:
+        """Pad encoded texts to one length, as networks of other libraries read them.
+
+        `transformers` models and exported models take these arrays under the same names, `transformers`
+        as tensors: `{name: torch.from_numpy(array) for name, array in padded.items()}`.
+
+        Args:
+            encoding: the encoding of texts, or pairs of texts.
+            length: the number of tokens of each row. Default: the longest text.
+
+        Returns:
+            int64 (n, length) each: `input_ids`, filled up with [PAD]; `token_type_ids`, filled up with
+            0; and `attention_mask`, 1 for the tokens of the text and 0 for [PAD].
+
+        Raises:
+            SettingsError: `length` is not an integer, or less than the longest text.
+
+        Example:
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> tokenizer = Tokenizer(Vocabulary([*special_tokens, "he", "play", "##s"]))
+            >>> encoding = tokenizer.encode_batch(["he", "he plays"], ["he", "he he"], max_length=6)
+            >>> padded = tokenizer.pad(encoding)
+            >>> padded["input_ids"].tolist()
+            [[2, 5, 3, 5, 3, 0], [2, 5, 6, 3, 5, 3]]
+            >>> padded["token_type_ids"].tolist()
+            [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
+            >>> padded["attention_mask"].tolist()
+            [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+        """
+        lengths = np.diff(encoding.bounds)
+        longest = int(lengths.max(initial=0))
+        advice = " (the longest text); to truncate texts, encode them with max_length"
+        width = longest if length is None else check_integer("length", length, longest, alternative=advice)
+        is_token = np.arange(width) < lengths[:, None]
+        padded = {"input_ids": np.full(is_token.shape, self.vocabulary.pad_id, dtype=np.int64)}
+        padded["input_ids"][is_token] = encoding.input_ids
+        padded["token_type_ids"] = np.zeros(is_token.shape, dtype=np.int64)
+        padded["token_type_ids"][is_token] = encoding.token_type_ids
+        padded["attention_mask"] = is_token.astype(np.int64)
+        return padded
 
     def _encode_rows(
         self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s

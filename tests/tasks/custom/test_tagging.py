@@ -127,6 +127,11 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
             [["O"], ["O", "O"]],
             r"""line 2: \['b', 3\] in the column 'words' is not a list of strings; write one .* "b"\]$""",
         ),
+        (
+            [["a"], ["b", "c"]],
+            [[0], [3, 4]],
+            r"line 1: \[0\] in the column 'tags' .*; if they are numbers of tags, replace each by its name",
+        ),
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["P", ""]], "line 2: '' is not a plain tag"),

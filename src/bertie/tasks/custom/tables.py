@@ -126,6 +126,8 @@ def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
         advice = 'write one such as ["a", "b"]'
         if isinstance(value, str):
             advice += ", in a .jsonl or .parquet file"
+        elif isinstance(value, list) and all(isinstance(item, int) for item in value):
+            advice = f"if they are numbers of {role}, replace each by its name"
         raise DataError(
             f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; {advice}"
         )
