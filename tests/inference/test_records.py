@@ -137,6 +137,22 @@ def test_a_row_of_json_lines_that_lacks_the_text_can_be_skipped(tmp_path, bad):
         list(read_records(path, "jsonl", {"text": "body"}, skipped=skipped.append))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet"])
+def test_a_table_without_rows_needs_its_columns(tmp_path, name):
+    path = write(tmp_path / name, [{"context": "a", "ending0": "b"}])
+    if name == "a.parquet":
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(path)[:0], path)
+    else:
+        path.write_text(path.read_text().splitlines()[0])
+    assert read(path, {"context": "context", "endings": "endings"}) == []
+    for columns in ({"text": "text"}, {"text": "text", "words": "words"}):
+        with pytest.raises(SettingsError) as error:
+            read(path, columns)
+        problem = "no column 'text'; the columns are context, ending0; choose one of them"
+        assert str(error.value).startswith(f"{path}: {problem}")
+    assert read(path, {"words": "context", "text": "text"}) == []
+
+
 def test_the_suffix_of_a_format_may_be_in_upper_case(tmp_path):
     assert format_suffix(tmp_path / "A.CSV") == ".csv"
     assert format_suffix(tmp_path / "A.JSONL.GZ") == ".jsonl"
