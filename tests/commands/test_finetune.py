@@ -545,13 +545,13 @@ def test_advice_about_settings_of_the_grid_works(bertie, folder, tmp_path, key, 
 def test_evaluate_skips_malformed_rows_but_not_with_predictions(bertie, folder, tmp_path):
     run = tmp_path / "run"
     assert bertie(folder, "finetune", *CUSTOM, "--out", str(run), "--set", "epochs=1").returncode == 0
-    (tmp_path / "bad.csv").write_text((folder / "dev.csv").read_text() + "no label\n,1\n")
+    (tmp_path / "bad.csv").write_text((folder / "dev.csv").read_text() + "no label\n,1\nfine,7\n")
     gold = ["--text", "review", "--label", "stars", "--data"]
     model = ["evaluate", "--model", str(run / "model"), "--json", *gold]
     expected = bertie(folder, *model, "dev.csv")
     done = bertie(folder, *model, str(tmp_path / "bad.csv"), "--on-error", "skip")
     assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
-    assert "bad.csv: skipped 2 of 42 rows" in done.stderr
+    assert "bad.csv: skipped 3 of 43 rows" in done.stderr
     assert bertie(folder, *model, str(tmp_path / "bad.csv")).returncode == 2
     (predictions,) = (run / "predictions").iterdir()
     file = predictions if predictions.is_file() else next(predictions.iterdir())

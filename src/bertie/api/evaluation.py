@@ -48,7 +48,7 @@ def evaluate(
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
         kind, text, pair, label, separator, columns: as in `finetune`; all but kind by default as recorded.
-        on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
+        on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a known label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
 

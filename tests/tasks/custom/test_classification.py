@@ -365,6 +365,18 @@ def test_dev_labels_must_be_among_the_training_labels(tmp_path):
         regression.read(lists, labelled=True)
 
 
+def test_rows_with_labels_unknown_to_training_can_be_skipped(tmp_path, capsys):
+    task, _ = fit(write(tmp_path / "train.csv", texts_and_labels(["1", "2", "2", "1"])))
+    dev = write(tmp_path / "dev.csv", texts_and_labels(["2.0", "3", "1", "3"]))
+    assert replace(task, on_error="skip").read(dev, labelled=True).labels == ["2", "1"]
+    err = capsys.readouterr().err
+    assert f"skipped: {dev}, line 3: unknown label '3'; known: 1, 2\n" in err
+    assert err.endswith(f"{dev}: skipped 2 of 4 rows\n")
+    multilabel, _ = fit(write(tmp_path / "train.jsonl", texts_and_labels([["x"], ["y"], ["y", "x"]])))
+    dev = write(tmp_path / "dev.jsonl", texts_and_labels([["x"], ["x", "z"]]))
+    assert replace(multilabel, on_error="skip").read(dev, labelled=True).labels == [("x",)]
+
+
 def test_a_models_labels_replace_training_examples(tmp_path):
     task = CustomClassification().with_problem_type("single_label_classification").with_labels(["y", "x"])
     examples = task.read(write(tmp_path / "a.csv", texts_and_labels(["x", "x"])), labelled=True)
