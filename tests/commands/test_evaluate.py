@@ -93,6 +93,7 @@ def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
         (["--data", "."], "give either a model directory or a file of predictions"),
         (["--data", ".", "--task", "squad", "--model", "m"], "did you mean 'squad-v2' or 'squad-v1'? there"),
         (["--data", ".", "--task", "race", "--model", "m"], "no task 'race'; there are: cola, sst-2,"),
+        (["--data", ".", "--task", "glue", "--model", "m"], "embeddings; `bertie evaluate` also has blimp"),
         (["--data", ".", "--task", "SST-3", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
         (
             ["--task", "blimp", "--model", "m", "--data", "d", "--text", "review"],

@@ -176,6 +176,7 @@ def test_missing_official_files_are_reported(bertie, folder, tmp_path):
         (["--out", "taken"], "taken: already holds a run; pass --resume"),
         (["--set", "frozen_layers=2"], "frozen_layers 2 exceeds the model's 1 layer; use 1 or less"),
         (["--dev", "0.9"], "dev=0.9: expected a fraction above 0 and at most 0.5 of the examples"),
+        (["--dev", "no.csv"], "no.csv: no such file; --dev (dev=…) is a file, or a fraction such as 0.1"),
     ],
 )
 def test_options_are_checked_before_the_data_are_read(bertie, folder, arguments, message):
