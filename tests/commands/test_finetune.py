@@ -175,6 +175,7 @@ def test_missing_official_files_are_reported(bertie, folder, tmp_path):
     [
         (["--out", "taken"], "taken: already holds a run; pass --resume"),
         (["--set", "frozen_layers=2"], "frozen_layers 2 exceeds the model's 1 layer; use 1 or less"),
+        (["--set", "max_seq_length=600"], "max_seq_length 600 exceeds the model's 512 positions; use 512"),
         (["--dev", "0.9"], "dev=0.9: expected a fraction above 0 and at most 0.5 of the examples"),
         (["--dev", "no.csv"], "no.csv: no such file; --dev (dev=…) is a file, or a fraction such as 0.1"),
     ],

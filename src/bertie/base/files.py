@@ -76,14 +76,15 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
 
     Raises:
         SettingsError: a folder before it is a file, permissions forbid it, its name is too long, or it
-            is a URL or begins with `~`.
+            is a URL, begins with `~` or is a link that leads to itself.
     """
     if path.parts[:1] == ("~",) and not Path("~").exists():  # as after --out=, where shells do not replace it
         raise SettingsError(f"{output or path}: ~ is not replaced by your home folder here; write its path")
     if url := given_url(output or path):
         raise SettingsError(f"{url}: this output cannot be a URL; write to a local path and copy it")
     try:
-        _exists(temporary_name(path.absolute()))
+        for name in (path, temporary_name(path.absolute())):
+            _exists(name)
         folder = path.absolute().parent
         while not _exists(folder):
             folder = folder.parent
