@@ -277,6 +277,12 @@ def parquet(path, **columns):
     return path
 
 
+def test_a_long_value_that_is_not_text_is_shortened(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": [0.1] * 768}])
+    with pytest.raises(DataError, match=r"line 1: \[0\.1, .{,40}\.\.\.\] in column 'text' is not text"):
+        read(path)
+
+
 def test_dates_and_times_of_parquet_become_text(tmp_path):
     columns = {"nanoseconds": [10**18 + 1, None], "years": [10**12, 0], "days": [1, 2], "zoned": [0, None]}
     path = parquet(tmp_path / "a.parquet", text=["a", "b"], **columns)

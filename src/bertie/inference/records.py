@@ -27,6 +27,7 @@ from bertie.base.rows import (
     reject_duplicates,
     reject_spreadsheet,
 )
+from bertie.base.schemas import shorten
 from bertie.base.storage import as_path
 from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
 from bertie.base.texts import is_blank
@@ -195,7 +196,7 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
         expected = {"endings": "a list of texts", "words": "a list of words"}.get(field, "text")
         problem = f"column {column!r} is empty; fill it in"
         if not is_missing(value):
-            problem = f"{value!r} in column {column!r} is not {expected}; correct it"
+            problem = f"{shorten(value)} in column {column!r} is not {expected}; correct it"
         raise DataError(f"{location}: {problem}, or choose another column with --column {field}=NAME")
     return value
 

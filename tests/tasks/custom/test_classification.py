@@ -225,6 +225,16 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
         CustomClassification().read(path, labelled=True)
 
 
+def test_long_values_in_the_wrong_column_are_shortened(tmp_path):
+    vector = [0.1] * 768
+    for row in ({"text": "a", "label": {"vector": vector}}, {"text": vector, "label": "x"}):
+        path = tmp_path / "a.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(DataError, match=r"line 1: .*\.\.\.\]") as error:
+            CustomClassification().read(path, labelled=True)
+        assert len(str(error.value)) < len(str(path)) + 200
+
+
 def test_missing_labels_are_reported_but_not_in_lists(tmp_path):
     path = write(tmp_path / "a.jsonl", texts_and_labels(["x", None]))
     with pytest.raises(DataError, match="line 2: no label in the column 'label'; add it or delete the row"):

@@ -248,14 +248,14 @@ class CustomClassification(CustomFiles, TextClassification):
             for item in (value if isinstance(value, list) else [value])
         ):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
-                f"a number or a list of them"
+                f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} is not a label; write a "
+                f"string, a number or a list of them"
             )
         if isinstance(value, str) and _WRITTEN_LIST.fullmatch(value):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {self.label!r} is a list in a string; write "
-                f"lists to a .jsonl or .parquet file, or join the labels of a row, and name their separator "
-                f"with --separator '|' (separator=…)"
+                f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} is a list in a string; "
+                f"write lists to a .jsonl or .parquet file, or join the labels of a row, and name their "
+                f"separator with --separator '|' (separator=…)"
             )
         if self.separator is not None and not isinstance(value, list):
             # Split before white space is normalized, since white space may be the separator.
