@@ -109,6 +109,12 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
     ]
 
 
+def test_closed_standard_input_is_reported(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as by `<&-`
+    with pytest.raises(DataError, match="standard input is closed; give a file"):
+        list(read_records(None, "text", {"text": "text"}))
+
+
 @pytest.mark.parametrize(
     ("row", "column"),
     [

@@ -6,7 +6,6 @@ result, so a file of n lines has n results.
 
 import difflib
 import shlex
-import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count, takewhile
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import reject_changes
 from bertie.base.memory import is_missing
-from bertie.base.progress import announce_stdin
+from bertie.base.progress import open_stdin
 from bertie.base.rows import (
     TABLE_FORMATS,
     decode_lines,
@@ -236,9 +235,7 @@ def _rows(
         assert path is not None
         yield from _parquet_rows(path, columns, whole_rows)
         return
-    if not path:
-        announce_stdin()
-    lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
+    lines = read_lines(path) if path else decode_lines(open_stdin(), name)
     header: list[str] = []
     if format in ("csv", "tsv", "jsonl"):
         header, rows = parse_rows(lines, name, format, handle)
