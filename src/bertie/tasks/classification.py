@@ -53,6 +53,7 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
 _HEADER = ("index", "prediction")  # of GLUE's submissions
 CONSTANT = 0.01  # predictions of a regression hardly vary below this fraction of the gold deviation
 CORRELATED = 0.5  # predictions of a regression follow the labels above this correlation
+_MAX_NUMBER = float(np.finfo(np.float32).max)
 _MAX_LISTED_LABELS = 10  # in a message
 _MAX_DESCRIBED_LABELS = 100  # with their numbers of examples
 
@@ -460,11 +461,13 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
 
 
 def parse_number(label: Any, location: str) -> float:
-    """Return the label of a regression; raise DataError if it is not a finite number."""
+    """Return the label of a regression; raise DataError if it is not a finite number in float32."""
     try:
         number = float(label)
     except (TypeError, ValueError):
         number = math.nan
+    if _MAX_NUMBER < abs(number) < math.inf:
+        raise DataError(f"{location}: {label!r} is too large; scale the numbers")
     if not math.isfinite(number):
         shown = list(label) if isinstance(label, tuple) else label
         example = with_decimal_point([label])

@@ -196,6 +196,11 @@ def training_csv(lines):
             "line 3: 'high' is not a number",
         ),
         (
+            CustomClassification(),
+            training_csv(["a,1.5", "b,-1e39"]),
+            "line 3: '-1e39' is too large; scale the numbers$",
+        ),
+        (
             CustomClassification().with_problem_type("regression"),
             training_csv(["a,1", 'b,"1,5"']),
             r"line 3: '1,5' is not a number; write numbers with a point, such as 1\.5, or delete the row$",
