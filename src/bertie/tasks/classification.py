@@ -416,19 +416,20 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         """Read predicted labels, in the form and order of `LabelledTexts.labels`."""
         header = _HEADER if read_header(path)[0].isdecimal() else ()
         rows = read_unquoted(path, _HEADER, header)
-        row_of: dict[int, int] = {}
+        indices = dict.fromkeys(map(str, range(len(examples))))
+        row_of: dict[str, int] = {}
         for row, index in enumerate(rows.columns["index"]):
-            if not index.isdecimal() or int(index) >= len(examples):
+            if index not in indices:
                 raise DataError(
                     f"{rows.location(row)}: unknown index {index!r}; the indices are 0 to {len(examples) - 1}"
                 )
-            if int(index) in row_of:
+            if index in row_of:
                 raise DataError(f"{rows.location(row)}: a second prediction for index {index}; delete one")
-            row_of[int(index)] = row
+            row_of[index] = row
         if len(row_of) < len(examples):
-            missing = next(index for index in range(len(examples)) if index not in row_of)
+            missing = next(index for index in indices if index not in row_of)
             raise DataError(f"{path}: no prediction for index {missing}; add one for every example")
-        order = [row_of[index] for index in range(len(examples))]
+        order = [row_of[index] for index in indices]
         values = [rows.columns["prediction"][row] for row in order]
 
         def location(index: int) -> str:
