@@ -179,6 +179,8 @@ def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
         ("/proc/out", "no such file or directory"),
         ("/dev/null/out", "not a directory"),
         ("loop", "too many levels of symbolic links"),
+        ("missing/../file", "no such file or directory"),
+        ("missing/..", "no such file or directory"),
     ],
 )
 def test_output_that_cannot_be_created_is_refused(tmp_path, name, reason):
