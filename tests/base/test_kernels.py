@@ -114,6 +114,27 @@ def test_cache_directory_depends_on_imported_sources(package: Path, changed: str
     assert (directory_of(package / "kernels.py") != before) == matters
 
 
+def test_a_new_directory_removes_kernels_that_were_not_used_for_months(tmp_path: Path) -> None:
+    digest = "0123456789abcdef"
+    names = [f"used-{digest}", f"unused-{digest}", f"checked-{digest}-checked", f"other-{digest}", "remote-0"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mix.py311.1.nbc").touch()
+    (tmp_path / f"other-{digest}" / "thesis.txt").touch()
+    for name in names:
+        os.utime(tmp_path / name, (0, 0))
+    kernels.prepare_directory(tmp_path / names[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    kernels.prepare_directory(tmp_path / f"new-{digest}")
+    kept = {path.name: sorted(file.name for file in path.iterdir()) for path in tmp_path.iterdir()}
+    assert kept == {
+        f"new-{digest}": [],
+        f"used-{digest}": ["mix.py311.1.nbc"],
+        f"other-{digest}": ["thesis.txt"],
+        "remote-0": ["mix.py311.1.nbc"],
+    }
+
+
 def test_imported_sources_of_the_tokenizer() -> None:
     names = {path.stem for path in kernels.source_and_imports(kernels.PACKAGE / "text" / "tokenizer.py")}
     assert {"tokenizer", "wordpiece", "trie", "unicode", "vocabulary"} <= names

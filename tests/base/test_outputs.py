@@ -178,10 +178,14 @@ def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
         ("x" * 300 + "/out", "file name too long"),
         ("/proc/out", "no such file or directory"),
         ("/dev/null/out", "not a directory"),
+        ("loop", "too many levels of symbolic links"),
+        ("missing/../file", "no such file or directory"),
+        ("missing/..", "no such file or directory"),
     ],
 )
 def test_output_that_cannot_be_created_is_refused(tmp_path, name, reason):
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
     assert error(tmp_path / name) == f"cannot be created ({reason}); choose another path"
 
 

@@ -90,9 +90,14 @@ def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
     ("arguments", "message"),
     [
         (["--data", ".", "--model", "m"], ".: a folder; give the name of its task, or a file of your own"),
+        (
+            ["--data", ".", "--model", "m", "--null-scores", "n.json"],
+            "null scores belong to predictions; give both, or omit the null scores",
+        ),
         (["--data", "."], "give either a model directory or a file of predictions"),
         (["--data", ".", "--task", "squad", "--model", "m"], "did you mean 'squad-v2' or 'squad-v1'? there"),
         (["--data", ".", "--task", "race", "--model", "m"], "no task 'race'; there are: cola, sst-2,"),
+        (["--data", ".", "--task", "glue", "--model", "m"], "embeddings; `bertie evaluate` also has blimp"),
         (["--data", ".", "--task", "SST-3", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
         (
             ["--task", "blimp", "--model", "m", "--data", "d", "--text", "review"],

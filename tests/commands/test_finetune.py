@@ -175,7 +175,9 @@ def test_missing_official_files_are_reported(bertie, folder, tmp_path):
     [
         (["--out", "taken"], "taken: already holds a run; pass --resume"),
         (["--set", "frozen_layers=2"], "frozen_layers 2 exceeds the model's 1 layer; use 1 or less"),
+        (["--set", "max_seq_length=600"], "max_seq_length 600 exceeds the model's 512 positions; use 512"),
         (["--dev", "0.9"], "dev=0.9: expected a fraction above 0 and at most 0.5 of the examples"),
+        (["--dev", "no.csv"], "no.csv: no such file; --dev (dev=…) is a file, or a fraction such as 0.1"),
     ],
 )
 def test_options_are_checked_before_the_data_are_read(bertie, folder, arguments, message):
@@ -350,11 +352,8 @@ def test_search_resumes_and_keeps_the_best_model(bertie, folder):
     for path, time in before.items():
         assert (path.stat().st_mtime_ns == time) == (path.parent != lost)
     without_dev = bertie(folder, "search", *CUSTOM[:2], *CUSTOM[4:], "--out", "without_dev")
-    assert without_dev.stderr.endswith(
-        "\nbertie: a search needs dev examples to choose the best model; "
-        "pass --dev FILE or --dev 0.1 (dev=…)\n"
-    )
-    assert "is kept" not in without_dev.stderr
+    message = "a search needs dev examples to choose the best model; pass --dev FILE or --dev 0.1 (dev=…)"
+    assert without_dev.stderr == f"bertie: {message}\n"  # before the training examples are read
     other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")
     assert other.returncode == 2
     assert "finetuning.max_seq_length was 128 when" in other.stderr
@@ -545,13 +544,13 @@ def test_advice_about_settings_of_the_grid_works(bertie, folder, tmp_path, key, 
 def test_evaluate_skips_malformed_rows_but_not_with_predictions(bertie, folder, tmp_path):
     run = tmp_path / "run"
     assert bertie(folder, "finetune", *CUSTOM, "--out", str(run), "--set", "epochs=1").returncode == 0
-    (tmp_path / "bad.csv").write_text((folder / "dev.csv").read_text() + "no label\n,1\n")
+    (tmp_path / "bad.csv").write_text((folder / "dev.csv").read_text() + "no label\n,1\nfine,7\n")
     gold = ["--text", "review", "--label", "stars", "--data"]
     model = ["evaluate", "--model", str(run / "model"), "--json", *gold]
     expected = bertie(folder, *model, "dev.csv")
     done = bertie(folder, *model, str(tmp_path / "bad.csv"), "--on-error", "skip")
     assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
-    assert "bad.csv: skipped 2 of 42 rows" in done.stderr
+    assert "bad.csv: skipped 3 of 43 rows" in done.stderr
     assert bertie(folder, *model, str(tmp_path / "bad.csv")).returncode == 2
     (predictions,) = (run / "predictions").iterdir()
     file = predictions if predictions.is_file() else next(predictions.iterdir())

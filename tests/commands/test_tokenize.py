@@ -12,7 +12,7 @@ from bertie.commands.main import app
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-ANNOUNCE = "from bertie.base.progress import announce_stdin; announce_stdin()"
+ANNOUNCE = "from bertie.base.progress import open_stdin; open_stdin()"
 
 
 def test_lines_of_standard_input_are_tokenized(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
     ]
 
 
+def test_closed_standard_input_is_reported(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as by `<&-`
+    with pytest.raises(DataError, match="standard input is closed; give a file"):
+        list(read_records(None, "text", {"text": "text"}))
+
+
 @pytest.mark.parametrize(
     ("row", "column"),
     [
@@ -135,6 +141,22 @@ def test_a_row_of_json_lines_that_lacks_the_text_can_be_skipped(tmp_path, bad):
     ]
     with pytest.raises(SettingsError, match="no column 'body'"):
         list(read_records(path, "jsonl", {"text": "body"}, skipped=skipped.append))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet"])
+def test_a_table_without_rows_needs_its_columns(tmp_path, name):
+    path = write(tmp_path / name, [{"context": "a", "ending0": "b"}])
+    if name == "a.parquet":
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(path)[:0], path)
+    else:
+        path.write_text(path.read_text().splitlines()[0])
+    assert read(path, {"context": "context", "endings": "endings"}) == []
+    for columns in ({"text": "text"}, {"text": "text", "words": "words"}):
+        with pytest.raises(SettingsError) as error:
+            read(path, columns)
+        problem = "no column 'text'; the columns are context, ending0; choose one of them"
+        assert str(error.value).startswith(f"{path}: {problem}")
+    assert read(path, {"words": "context", "text": "text"}) == []
 
 
 def test_the_suffix_of_a_format_may_be_in_upper_case(tmp_path):
@@ -259,6 +281,12 @@ def parquet(path, **columns):
     arrays = [array.view("string") if array.type == "binary" else array for array in arrays]
     write_table(pyarrow.Table.from_arrays(arrays, [name.partition("_")[0] for name in columns]), path)
     return path
+
+
+def test_a_long_value_that_is_not_text_is_shortened(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": [0.1] * 768}])
+    with pytest.raises(DataError, match=r"line 1: \[0\.1, .{,40}\.\.\.\] in column 'text' is not text"):
+        read(path)
 
 
 def test_dates_and_times_of_parquet_become_text(tmp_path):

@@ -212,6 +212,7 @@ def test_predictions_are_written_as_index_and_label(tmp_path):
         (SINGLE, "0\tbad\n3\tbad", r"p\.tsv, line 3: unknown index '3'; the indices are 0 to 2"),
         (SINGLE, "-1\tbad", r"p\.tsv, line 2: unknown index '-1'"),
         (SINGLE, "x\tbad", r"p\.tsv, line 2: unknown index 'x'"),
+        (SINGLE, "9" * 5000 + "\tbad", r"p\.tsv, line 2: unknown index '9+'"),  # too long for `int`
         (SINGLE, "2\tbad\n1\tbest\n0\tbad", r"p\.tsv, line 3: unknown label 'best'"),
         (SINGLE, "0\tbad\tgood", r"p\.tsv, line 2: expected 2 fields, got 3"),
         (REGRESSION, "0\t1\n1\tnan\n2\t2", r"p\.tsv, line 3: 'nan' is not a number"),

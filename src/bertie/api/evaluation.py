@@ -48,7 +48,7 @@ def evaluate(
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
         kind, text, pair, label, separator, columns: as in `finetune`; all but kind by default as recorded.
-        on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
+        on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a known label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
 
@@ -63,7 +63,7 @@ def evaluate(
         ['accuracy', 'f1_macro']
     """
     paths = [] if model is None else as_paths(model, "model")
-    _check_arguments(paths, data, task, predictions, on_error)
+    _check_arguments(paths, data, task, predictions, null_scores, on_error)
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
@@ -84,6 +84,7 @@ def _check_arguments(
     data: Any,
     task: str | None,
     predictions: PathLike | None,
+    null_scores: PathLike | None,
     on_error: OnError,
 ) -> None:
     """Raise SettingsError if the arguments do not name exactly one thing to score.
@@ -94,6 +95,8 @@ def _check_arguments(
         raise SettingsError("blimp scores pre-trained models, without labels; call bertie.evaluate_blimp")
     if (not models) == (predictions is None):
         raise SettingsError("give either a model directory or a file of predictions")
+    if null_scores is not None and predictions is None:
+        raise SettingsError("null scores belong to predictions; give both, or omit the null scores")
     if predictions and on_error == "skip":
         raise SettingsError("on_error skip: predictions are for all rows; correct the malformed rows")
     if data is None:

@@ -28,7 +28,7 @@ from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_settings, resolve
 from bertie.reports.finetuning import write_report
-from bertie.tasks.evaluation import Evaluation, find_failures, majority_baselines
+from bertie.tasks.evaluation import Evaluation, check_length, find_failures, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
 from bertie.training.checkpoints import RunDirectory
@@ -123,6 +123,8 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
     start = InitialModel.load(Path(arguments["model"]))
     check_frozen_layers(chosen, start.config)
+    if "max_seq_length" in changes:  # the default depends on the task
+        check_length(chosen.max_seq_length, start.config)
     examples = read_arguments(arguments)
     if not examples.dev and is_main_process():
         print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)

@@ -119,11 +119,11 @@ def _search(
     check_changes(FinetuningSettings, changes.get("finetuning", {}))
     _check_grid(merge(grid, changes).get("finetuning", {}), "finetuning.")
     start = InitialModel.load(Path(arguments["model"]))
-    examples = read_arguments(arguments)
-    if not examples.dev:
+    if arguments["task"] is None and arguments["dev"] is None:
         raise SettingsError(
             "a search needs dev examples to choose the best model; pass --dev FILE or --dev 0.1 (dev=…)"
         )
+    examples = read_arguments(arguments)
     layers = ({"finetuning": examples.task.defaults}, recorded, grid, changes)
     resolved = resolve(SearchSettings, *layers, source=source)
     task = apply_settings(examples.task, resolved.finetuning, examples.dev)

@@ -277,7 +277,12 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
         if isinstance(dev, int | float):
             check_fraction(dev)  # before the data are read
             return _split(_read(custom, source, {}, {}), dev)
-        return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
+        if dev is None:
+            return _read(custom, source, {}, {})
+        dev = as_source(dev, "dev")
+        if isinstance(dev, Path) and not dev.exists():  # reported before the training examples are read
+            raise DataError(f"{dev}: no such file; --dev (dev=…) is a file, or a fraction such as 0.1")
+        return _read(custom, source, {"dev": dev}, {})
     paper_task = resolve_task(task, custom)
     if trained_on := paper_task.trained_on:
         raise SettingsError(

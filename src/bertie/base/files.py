@@ -75,18 +75,22 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
         output: the path that errors name, if it is not `path`.
 
     Raises:
-        SettingsError: a folder before it is a file, permissions forbid it, its name is too long, or it
-            is a URL or begins with `~`.
+        SettingsError: a folder before it is a file, or is missing and followed by `..`, permissions
+            forbid it, its name is too long, or it is a URL, begins with `~` or is a link to itself.
     """
     if path.parts[:1] == ("~",) and not Path("~").exists():  # as after --out=, where shells do not replace it
         raise SettingsError(f"{output or path}: ~ is not replaced by your home folder here; write its path")
     if url := given_url(output or path):
         raise SettingsError(f"{url}: this output cannot be a URL; write to a local path and copy it")
     try:
+        is_missing = not _exists(path)
         _exists(temporary_name(path.absolute()))
         folder = path.absolute().parent
         while not _exists(folder):
             folder = folder.parent
+        # Once the folders are made, this could be an existing file.
+        if is_missing and ".." in path.absolute().parts[len(folder.parts) :]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -2,8 +2,10 @@
 
 numba's own cache depends on the file of the function only, so it misses a change of a callee in
 another file. bertie names the cache directory by a hash of the function's file and of all modules
-that the file imports from bertie. If the cache is not writable (a read-only home directory, a full
-disk), every process compiles its kernels. Every file of the cache has a checksum.
+that the file imports from bertie. When a directory is made, directories that no process has used
+for 90 days are removed, such as the ones of an earlier version. If the cache is not writable (a
+read-only home directory, a full disk), every process compiles its kernels. Every file of the cache
+has a checksum.
 
 With BERTIE_BOUNDS_CHECK=1 in the environment, kernels are compiled with checks of every index, so that an
 index outside its array raises IndexError. Their machine code is kept in another directory. (numba's own
@@ -17,6 +19,7 @@ import os
 import pickle
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -49,6 +52,7 @@ ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PACKAGE = Path(__file__).parent.parent
 FLOAT_OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 DIGEST_BYTES = hashlib.sha256().digest_size
+UNUSED_SECONDS = 90 * 86400
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 
 reserve_blas_memory()  # here, because every command that computes imports this module
@@ -87,6 +91,32 @@ def cache_directory(source: Path) -> Path:
         digest.update(path.read_bytes())
     checked = "-checked" if BOUNDS_CHECK else ""
     return cache_root() / f"{source.stem}-{digest.hexdigest()[:16]}{checked}"
+
+
+@cache
+def prepare_directory(directory: Path) -> None:
+    """Make a cache directory, and record that it is used.
+
+    If it is new, remove the cache directories that have not been used for UNUSED_SECONDS.
+    """
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    os.utime(directory)
+    if is_new:
+        for path in directory.parent.glob("*-" + "[0-9a-f]" * 16 + "*"):
+            with suppress(OSError):
+                if path.stat().st_mtime < time.time() - UNUSED_SECONDS:
+                    _remove_kernels(path)
+
+
+def _remove_kernels(directory: Path) -> None:
+    """Remove a directory of kernels; if it has other files, remove only the kernels.
+
+    A process that still uses the directory compiles the kernels that it has not loaded.
+    """
+    for file in directory.glob("*.nbc*"):  # also of a process that was killed while it wrote one
+        file.unlink()
+    directory.rmdir()
 
 
 def source_and_imports(source: Path) -> list[Path]:
@@ -258,7 +288,7 @@ def _compile(function: F, **options: Any) -> F:
     try:
         # The cache reads CACHE_DIR. Restore it, because other packages may use numba too.
         directory = cache_directory(Path(inspect.getfile(function)))
-        directory.mkdir(parents=True, exist_ok=True)
+        prepare_directory(directory)
         config.CACHE_DIR = str(directory)
         compiled._cache = _KernelCache(function)
     except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that

@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Self, TextIO
 
+from bertie.base.errors import DataError
 from bertie.base.texts import count_noun
 
 if TYPE_CHECKING:
@@ -205,7 +206,14 @@ def _start_bar(title: str, total: int | None) -> "rich.progress.Progress":
     return bar
 
 
-def announce_stdin() -> None:
-    """Say on stderr that standard input is read, if it is a terminal."""
+def open_stdin() -> BinaryIO:
+    """Return standard input; if it is a terminal, say on stderr that it is read.
+
+    Raises:
+        DataError: it is closed.
+    """
+    if sys.stdin is None:
+        raise DataError("standard input is closed; give a file")
     if sys.stdin.isatty():
         print("reading standard input; end with Ctrl-D", file=sys.stderr)
+    return sys.stdin.buffer

@@ -117,7 +117,7 @@ def read_rows(
         rows = _read_parquet(path, columns, options)
     else:
         with closing(read_held_lines(path)) as lines:
-            parsed = parse_rows(lines, str(path), format, handle)
+            _, parsed = parse_rows(lines, str(path), format, handle)
             rows = _select_columns(path, columns, parsed, skipped, options)
     if not rows:
         if skipped:
@@ -268,20 +268,22 @@ def raise_error(error: DataError) -> None:
     raise error from None
 
 
-def parse_rows(lines: Iterable[str], name: str, format: str, handle: ErrorHandler) -> Iterator[NumberedRow]:
-    """Iterate over the rows of a csv, tsv or jsonl table.
+def parse_rows(
+    lines: Iterable[str], name: str, format: str, handle: ErrorHandler
+) -> tuple[list[str], Iterator[NumberedRow]]:
+    """Return the columns in the header of a csv, tsv or jsonl table, and an iterator over its rows.
 
-    See `parse_csv` and `parse_json_lines`.
+    JSON lines have no header. See `parse_csv` and `parse_json_lines`.
     """
     if format == "jsonl":
-        return parse_json_lines(lines, name, handle)
+        return [], parse_json_lines(lines, name, handle)
     return parse_csv(lines, name, DELIMITERS[format], handle)
 
 
 def parse_csv(
     lines: Iterable[str], name: str, delimiter: str, handle: ErrorHandler = raise_error
-) -> Iterator[NumberedRow]:
-    """Iterate over the rows of a table whose first line has the names of the columns.
+) -> tuple[list[str], Iterator[NumberedRow]]:
+    """Return the columns of a table, which its first line names, and an iterator over its rows.
 
     Blank lines are skipped. Errors call the file `name`. `handle` is called with the error about each
     malformed row; if it returns, the next rows are read.
@@ -296,6 +298,13 @@ def parse_csv(
     if not columns:
         raise DataError(f"{name}: empty first line; write the names of the columns there")
     reject_duplicates(columns, f"{name}, line 1")
+    return columns, _parse_fields(reader, columns, name, handle)
+
+
+def _parse_fields(
+    reader: Any, columns: Sequence[str], name: str, handle: ErrorHandler
+) -> Iterator[NumberedRow]:
+    """Iterate over the rows below the header."""
     hint = separator_hint(columns)
     number = reader.line_num + 1
     while (fields := _next_fields(reader, name, handle, hint)) is not None:

@@ -1,7 +1,6 @@
 """`bertie tokenize`: show the tokens of a text."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,14 +25,12 @@ def tokenize(
     no_verify: NoVerify = False,
 ) -> None:
     """Show the tokens of a text, their ids and positions."""
-    from bertie.base.progress import announce_stdin
+    from bertie.base.progress import open_stdin
     from bertie.base.rows import decode_lines
     from bertie.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
-    if not texts:
-        announce_stdin()
-    for text in texts or (line.rstrip("\r\n") for line in decode_lines(sys.stdin.buffer, "standard input")):
+    for text in texts or decode_lines(open_stdin(), "standard input"):
         encoding = tokenizer.encode(text, pair)
         tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
         rows = zip(

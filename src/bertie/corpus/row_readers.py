@@ -73,7 +73,8 @@ def _read_delimited(source: Source, delimiter: str) -> Iterator[Document]:
     with open_binary(source.path) as file:
         # Bytes that are not UTF-8 become surrogates, so that only their row is skipped.
         lines = decode_lines(file, str(source.path), errors="surrogateescape")
-        for number, row in parse_csv(lines, str(source.path), delimiter, skip):
+        _, rows = parse_csv(lines, str(source.path), delimiter, skip)
+        for number, row in rows:
             for column, option in source.columns.items():
                 if column not in row:
                     advice = f"; choose one with {option}"

@@ -6,8 +6,8 @@ result, so a file of n lines has n results.
 
 import difflib
 import shlex
-import sys
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import reject_changes
 from bertie.base.memory import is_missing
-from bertie.base.progress import announce_stdin
+from bertie.base.progress import open_stdin
 from bertie.base.rows import (
     TABLE_FORMATS,
     decode_lines,
@@ -26,6 +26,7 @@ from bertie.base.rows import (
     reject_duplicates,
     reject_spreadsheet,
 )
+from bertie.base.schemas import shorten
 from bertie.base.storage import as_path
 from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
 from bertie.base.texts import is_blank
@@ -119,7 +120,7 @@ def read_records(
             jsonl file, which is left out. None raises the error.
 
     Raises:
-        SettingsError: no row has a column, or plain text cannot have all the fields.
+        SettingsError: no row has a column, or a header lacks it; or plain text cannot have all the fields.
         DataError: the file is missing or damaged, or changes while it is read, two columns have the
             same name, or a row or a column cannot be read.
     """
@@ -132,10 +133,7 @@ def read_records(
     has_columns, missing = False, None
     for location, row in _rows(path, name, format, columns, whole_rows, skipped or raise_error):
         texts: tuple[Any, ...]
-        present = columns
-        if {"words", "text"} <= columns.keys():
-            chosen = "words" if columns["words"] in row else "text"
-            present = {chosen: columns[chosen]}
+        present = _present_columns(row, columns)
         try:
             texts = tuple(_pick(row, field, column, location) for field, column in present.items())
             has_columns = True
@@ -164,6 +162,22 @@ def reject_column(name: str, row: Container[str], location: str) -> None:
         )
 
 
+def _present_columns(row: Container[str], columns: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the columns to read; of `words` and `text`, only one."""
+    if not {"words", "text"} <= columns.keys():
+        return columns
+    chosen = "words" if columns["words"] in row else "text"
+    return {chosen: columns[chosen]}
+
+
+def _check_header(names: Iterable[str], columns: Mapping[str, str], name: str) -> None:
+    """Raise SettingsError if a table without rows lacks a column."""
+    row = dict.fromkeys(names)
+    for field, column in _present_columns(row, columns).items():
+        with suppress(DataError):  # the values are missing
+            _pick(row, field, column, name)
+
+
 def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any:
     """Return the text in a column, or the list of endings."""
     if field == "endings" and column not in row:
@@ -181,7 +195,7 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
         expected = {"endings": "a list of texts", "words": "a list of words"}.get(field, "text")
         problem = f"column {column!r} is empty; fill it in"
         if not is_missing(value):
-            problem = f"{value!r} in column {column!r} is not {expected}; correct it"
+            problem = f"{shorten(value)} in column {column!r} is not {expected}; correct it"
         raise DataError(f"{location}: {problem}, or choose another column with --column {field}=NAME")
     return value
 
@@ -219,30 +233,36 @@ def _rows(
     """
     if format == "parquet":
         assert path is not None
-        yield from _parquet_rows(path, None if whole_rows else columns.values())
+        yield from _parquet_rows(path, columns, whole_rows)
         return
-    if not path:
-        announce_stdin()
-    lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
+    lines = read_lines(path) if path else decode_lines(open_stdin(), name)
+    header: list[str] = []
     if format in ("csv", "tsv", "jsonl"):
-        rows = parse_rows(lines, name, format, handle)
+        header, rows = parse_rows(lines, name, format, handle)
     else:
         (column,) = columns.values()
         rows = ((number, {column: line}) for number, line in enumerate(lines, 1))
+    number = 0
     for number, row in rows:
         yield f"{name}, line {number}", row
+    if header and not number:
+        _check_header(header, columns, name)
 
 
-def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet_rows(
+    path: Path, columns: Mapping[str, str], whole_rows: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of a Parquet file with their locations.
 
-    Only `columns` are read, or all columns if `columns` is None or the file has none of them.
+    If not `whole_rows`, only `columns` are read, or all columns if the file has none of them.
     """
     with open_parquet(path) as file, reject_changes(path):
         names = file.schema_arrow.names
         reject_duplicates(names, str(path))
-        if columns is not None:
-            names = [name for name in names if name in columns] or names
+        if not file.metadata.num_rows:
+            _check_header(names, columns, str(path))
+        if not whole_rows:
+            names = [name for name in names if name in columns.values()] or names
         number = 0
         for batch in iterate_batches(path, file, names):
             values = [_to_python(batch.column(name), name, path) for name in names]

@@ -53,6 +53,7 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
 _HEADER = ("index", "prediction")  # of GLUE's submissions
 CONSTANT = 0.01  # predictions of a regression hardly vary below this fraction of the gold deviation
 CORRELATED = 0.5  # predictions of a regression follow the labels above this correlation
+_MAX_NUMBER = float(np.finfo(np.float32).max)
 _MAX_LISTED_LABELS = 10  # in a message
 _MAX_DESCRIBED_LABELS = 100  # with their numbers of examples
 
@@ -415,19 +416,20 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         """Read predicted labels, in the form and order of `LabelledTexts.labels`."""
         header = _HEADER if read_header(path)[0].isdecimal() else ()
         rows = read_unquoted(path, _HEADER, header)
-        row_of: dict[int, int] = {}
+        indices = dict.fromkeys(map(str, range(len(examples))))
+        row_of: dict[str, int] = {}
         for row, index in enumerate(rows.columns["index"]):
-            if not index.isdecimal() or int(index) >= len(examples):
+            if index not in indices:
                 raise DataError(
                     f"{rows.location(row)}: unknown index {index!r}; the indices are 0 to {len(examples) - 1}"
                 )
-            if int(index) in row_of:
+            if index in row_of:
                 raise DataError(f"{rows.location(row)}: a second prediction for index {index}; delete one")
-            row_of[int(index)] = row
+            row_of[index] = row
         if len(row_of) < len(examples):
-            missing = next(index for index in range(len(examples)) if index not in row_of)
+            missing = next(index for index in indices if index not in row_of)
             raise DataError(f"{path}: no prediction for index {missing}; add one for every example")
-        order = [row_of[index] for index in range(len(examples))]
+        order = [row_of[index] for index in indices]
         values = [rows.columns["prediction"][row] for row in order]
 
         def location(index: int) -> str:
@@ -460,11 +462,13 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
 
 
 def parse_number(label: Any, location: str) -> float:
-    """Return the label of a regression; raise DataError if it is not a finite number."""
+    """Return the label of a regression; raise DataError if it is not a finite number in float32."""
     try:
         number = float(label)
     except (TypeError, ValueError):
         number = math.nan
+    if _MAX_NUMBER < abs(number) < math.inf:
+        raise DataError(f"{location}: {label!r} is too large; scale the numbers")
     if not math.isfinite(number):
         shown = list(label) if isinstance(label, tuple) else label
         example = with_decimal_point([label])

@@ -39,4 +39,6 @@ def find_task(name: str) -> Task[Any, Any]:
     # With the default cutoff, 0.6, "conll" would suggest "cola".
     similar = difflib.get_close_matches(name.lower(), TASKS, n=2, cutoff=0.7)
     suggestion = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
-    raise SettingsError(f"no task {name!r}; {suggestion}there are: {', '.join(TASKS)}")
+    raise SettingsError(
+        f"no task {name!r}; {suggestion}there are: {', '.join(TASKS)}; `bertie evaluate` also has blimp"
+    )

@@ -196,6 +196,11 @@ def training_csv(lines):
             "line 3: 'high' is not a number",
         ),
         (
+            CustomClassification(),
+            training_csv(["a,1.5", "b,-1e39"]),
+            "line 3: '-1e39' is too large; scale the numbers$",
+        ),
+        (
             CustomClassification().with_problem_type("regression"),
             training_csv(["a,1", 'b,"1,5"']),
             r"line 3: '1,5' is not a number; write numbers with a point, such as 1\.5, or delete the row$",
@@ -223,6 +228,16 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
     path.write_text(json.dumps({"text": "a", "label": label}))
     with pytest.raises(DataError, match=r"line 1: .* in the column 'label' is not a label; write a string"):
         CustomClassification().read(path, labelled=True)
+
+
+def test_long_values_in_the_wrong_column_are_shortened(tmp_path):
+    vector = [0.1] * 768
+    for row in ({"text": "a", "label": {"vector": vector}}, {"text": vector, "label": "x"}):
+        path = tmp_path / "a.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(DataError, match=r"line 1: .*\.\.\.\]") as error:
+            CustomClassification().read(path, labelled=True)
+        assert len(str(error.value)) < len(str(path)) + 200
 
 
 def test_missing_labels_are_reported_but_not_in_lists(tmp_path):
@@ -363,6 +378,18 @@ def test_dev_labels_must_be_among_the_training_labels(tmp_path):
         regression.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)
     with pytest.raises(DataError, match=r"lists\.jsonl, line 1: \['x'\] is not a number; write a number or"):
         regression.read(lists, labelled=True)
+
+
+def test_rows_with_labels_unknown_to_training_can_be_skipped(tmp_path, capsys):
+    task, _ = fit(write(tmp_path / "train.csv", texts_and_labels(["1", "2", "2", "1"])))
+    dev = write(tmp_path / "dev.csv", texts_and_labels(["2.0", "3", "1", "3"]))
+    assert replace(task, on_error="skip").read(dev, labelled=True).labels == ["2", "1"]
+    err = capsys.readouterr().err
+    assert f"skipped: {dev}, line 3: unknown label '3'; known: 1, 2\n" in err
+    assert err.endswith(f"{dev}: skipped 2 of 4 rows\n")
+    multilabel, _ = fit(write(tmp_path / "train.jsonl", texts_and_labels([["x"], ["y"], ["y", "x"]])))
+    dev = write(tmp_path / "dev.jsonl", texts_and_labels([["x"], ["x", "z"]]))
+    assert replace(multilabel, on_error="skip").read(dev, labelled=True).labels == [("x",)]
 
 
 def test_a_models_labels_replace_training_examples(tmp_path):

@@ -342,6 +342,7 @@ def test_flattened_predictions_are_the_texts_of_answers():
     [
         ([], None, "p.json: not a JSON object"),
         ({"q1": 3}, None, "p.json, question q1: 3 is not a string"),
+        ({"q1": ["x"] * 99}, None, r'p.json, question q1: \["x", .{,200}… is not a string'),
         ({"q1": "x"}, {"q1": "high"}, 'odds.json, question q1: "high" is not a number'),
         ({"q1": "x"}, {}, "odds.json: no null odds for question q1"),
     ],

@@ -97,6 +97,7 @@ class CustomClassification(CustomFiles, TextClassification):
         """
         texts = {self.text: "--text NAME"} | ({self.pair: "--pair NAME"} if self.pair else {})
         columns = texts | ({self.label: "--label NAME"} if labelled else {})
+        known: set[str | tuple[str, ...]] = set()
 
         def check(rows: Rows, i: int) -> None:
             for column in texts:
@@ -105,6 +106,9 @@ class CustomClassification(CustomFiles, TextClassification):
                 label = self._parse_label(rows, i)
                 if self.problem_type == "regression":
                     parse_number(label, rows.location(i))
+                elif label not in known:
+                    self._reject_unknown(label, rows.location(i))
+                    known.add(label)
 
         rows = self._read_rows(path, columns, check)
         examples = LabelledTexts(
@@ -115,8 +119,6 @@ class CustomClassification(CustomFiles, TextClassification):
         )
         if labelled and not self.infer_type:
             self._check_type(examples.labels or (), examples.location)
-            if self.labels:
-                self.gold(examples)  # reject unknown labels before anything is trained
         return examples
 
     def fitted(self, examples: LabelledTexts) -> Self:
@@ -246,14 +248,14 @@ class CustomClassification(CustomFiles, TextClassification):
             for item in (value if isinstance(value, list) else [value])
         ):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
-                f"a number or a list of them"
+                f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} is not a label; write a "
+                f"string, a number or a list of them"
             )
         if isinstance(value, str) and _WRITTEN_LIST.fullmatch(value):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {self.label!r} is a list in a string; write "
-                f"lists to a .jsonl or .parquet file, or join the labels of a row, and name their separator "
-                f"with --separator '|' (separator=…)"
+                f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} is a list in a string; "
+                f"write lists to a .jsonl or .parquet file, or join the labels of a row, and name their "
+                f"separator with --separator '|' (separator=…)"
             )
         if self.separator is not None and not isinstance(value, list):
             # Split before white space is normalized, since white space may be the separator.
@@ -272,6 +274,15 @@ class CustomClassification(CustomFiles, TextClassification):
                 f"{rows.location(i)}: no label in the column {self.label!r}; add it or delete the row"
             )
         return name
+
+    def _reject_unknown(self, label: str | tuple[str, ...], location: str) -> None:
+        """Raise DataError if the task is fitted to other labels.
+
+        `_check_type` rejects a label of another type, with better advice.
+        """
+        is_multilabel = self.problem_type == "multi_label_classification"
+        if self.labels and isinstance(label, tuple) == is_multilabel:
+            self._to_array(self._unify([label]), lambda _: location)
 
     def _check_type(self, labels: Sequence[Any], location: LocationOf) -> None:
         is_multilabel = self.problem_type == "multi_label_classification"

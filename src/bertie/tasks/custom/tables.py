@@ -10,6 +10,7 @@ from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
+from bertie.base.schemas import shorten
 from bertie.base.texts import is_blank
 
 # {"version": …, "data": [{"title": …, "paragraphs": […, indented or not.
@@ -108,7 +109,7 @@ def check_text(rows: Rows, i: int, column: str) -> None:
     """Raise DataError unless the value is a text that is not blank."""
     text = rows.columns[column][i]
     if not isinstance(text, str) or is_blank(text):
-        problem, advice = f"{text!r} is not text", "write it as a string"
+        problem, advice = f"{shorten(text)} is not text", "write it as a string"
         if isinstance(text, str) or is_missing(text):
             problem, advice = "no text", "add it or delete the row"
         raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
@@ -129,6 +130,7 @@ def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
         elif isinstance(value, list) and all(isinstance(item, int) for item in value):
             advice = f"if they are numbers of {role}, replace each by its name"
         raise DataError(
-            f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; {advice}"
+            f"{rows.location(i)}: {shorten(value)} in the column {column!r} is not a list of strings; "
+            f"{advice}"
         )
     return value

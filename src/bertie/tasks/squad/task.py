@@ -298,7 +298,7 @@ def _read_by_id(path: Path, expected: type | tuple[type, ...], name: str) -> dic
     for question, value in values.items():
         if not isinstance(value, expected):
             raise DataError(
-                f"{path}, question {question}: {json.dumps(value)} is not {name}; write "
+                f"{path}, question {question}: {shorten(json.dumps(value))} is not {name}; write "
                 f"{name} for each question id"
             )
     return values
