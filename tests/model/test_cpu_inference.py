@@ -81,6 +81,24 @@ def test_nan_stays_in_its_row(threads):
         assert result.isnan().any(1).nonzero().tolist() == [[3]]
 
 
+@torch.inference_mode()
+def test_embeddings(threads):
+    embeddings, batch = BertModel(CONFIG).eval().embeddings, ragged_batch()
+    nn.init.normal_(embeddings.norm.weight)
+    nn.init.normal_(embeddings.norm.bias)
+    words = embeddings.word_embeddings(batch.input_ids)  # with them, torch computes the rest
+    torch.testing.assert_close(embeddings(batch), embeddings(batch, words), atol=2e-6, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_tokens_without_an_embedding_are_refused():
+    embeddings = BertModel(CONFIG).eval().embeddings
+    too_many = CONFIG.max_position_embeddings + 1
+    for batch in (ragged_batch(lengths=(3, too_many)), ragged_batch(vocab_size=100 * CONFIG.vocab_size)):
+        with pytest.raises(IndexError, match="a token has no embedding; use the tokenizer and the maximum"):
+            embeddings(batch)
+
+
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
 def test_bfloat16_is_as_accurate_as_without_fused_layers(monkeypatch, is_decoder, hidden_act):
