@@ -210,6 +210,15 @@ def test_other_processors_and_devices_are_refused(tmp_path, monkeypatch):
         load_engine(path, precision="int8")
 
 
+@pytest.mark.parametrize("device", ["cpu:0", torch.device("cpu")], ids=str)
+def test_other_names_of_the_cpu(tmp_path, device):
+    path = save_small(tmp_path, "encoder")
+    export(path, tmp_path / "onnx", Quantization())
+    engine, _ = load_engine(path, device, "int8")
+    assert isinstance(engine.model.bert.layers[0], Int8Layer)
+    assert load_engine(tmp_path / "onnx", device).metadata.config == CONFIG
+
+
 def test_an_export_in_float32_is_refused(tmp_path):
     export(save_small(tmp_path, "encoder"), tmp_path / "onnx", Quantization())
     with pytest.raises(

@@ -79,6 +79,10 @@ def test_device_may_be_an_object_of_torch():
     assert Hardware(device=torch.device("cuda", 1)).device == "cuda:1"
 
 
+def test_a_cpu_with_an_index_is_the_cpu():
+    assert Hardware(device="cpu:0").resolved().device == "cpu"
+
+
 def test_looking_for_a_gpu_takes_no_memory_of_it(monkeypatch):
     """On this machine without a GPU, a tensor on `cuda` is an error."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

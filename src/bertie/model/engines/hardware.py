@@ -58,6 +58,8 @@ class Hardware(Settings):
             remedy = "use cpu or cuda" if torch.cuda.is_available() else "torch finds no GPU here, so use cpu"
             raise SettingsError(f"device = {device!r}: not available on this machine; {remedy}")
         kind = torch.device(device).type
+        if kind == "cpu":
+            device = kind  # also if the name is cpu:0
         if torch.get_default_device().type not in ("cpu", kind):
             raise SettingsError(
                 f"torch's default device is {torch.get_default_device()}, on which the model would be made "

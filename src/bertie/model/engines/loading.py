@@ -35,8 +35,9 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
         SettingsError: the device is not available, or no CPU with AVX2 for int8; or the model is exported,
             and `device` is not the CPU, or `precision` is neither float32 nor what the export allows.
     """
+    on_cpu = str(device).partition(":")[0] in ("auto", "cpu")  # also "cpu:0" and torch.device("cpu")
     if (path / ONNX_FILE).exists():
-        if device not in ("auto", "cpu"):
+        if not on_cpu:
             raise SettingsError(f"{path}: an exported model runs on the CPU; omit device")
         metadata = read_metadata(path)
         if precision == "int8" and not has_int8_layers(path / ONNX_FILE):
@@ -54,8 +55,8 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
 
     int8 = precision == "int8"
     if int8:
-        if device not in ("auto", "cpu"):
-            raise SettingsError(f"device = {device!r}: int8 runs on the CPU; omit device or precision")
+        if not on_cpu:
+            raise SettingsError(f"device = {str(device)!r}: int8 runs on the CPU; omit device or precision")
         device, precision = "cpu", "float32"  # of everything but the rounded layers
     hardware = resolve(Hardware, {"device": device, "precision": precision}, source="load").resolved()
     return LoadedEngine(*load_torch_engine(path, hardware, int8=int8))
