@@ -265,7 +265,10 @@ def _multiply_panel(
     result: Float32s,
     column: int,
 ) -> None:
-    """Write the columns of one panel; a function of its own, so that its code exists once."""
+    """Write the columns of one panel.
+
+    `_multiply` calls it in two places. A separate function has its code once.
+    """
     vectorize_loops()
     multiply_codes(rounded, codes, offsets, scales, row_scales, result, column)
 
