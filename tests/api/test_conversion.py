@@ -1,5 +1,7 @@
 """`bertie.convert` and `bertie.export` write models that `bertie.load` reads."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -42,3 +44,11 @@ def test_exported_model_has_the_logits_of_its_source(tmp_path):
     assert "int8 in the layers and the embeddings" in (out / "README.md").read_text()
     with pytest.raises(bertie.SettingsError, match=r"weight_bits = 8: .*\(int8=True\)"):
         bertie.export(source, out=tmp_path / "other", weight_bits=8)
+
+
+def test_export_says_what_to_install(tmp_path, monkeypatch):
+    for name in ("bertie.inference.export", "bertie.model.formats.onnx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(bertie.ModelError, match="model: an export needs onnx: pip install "):
+        bertie.export("model", out=tmp_path / "out")

@@ -1,13 +1,14 @@
 """Write a model in another layout, or for ONNX Runtime."""
 
 from pathlib import Path
+from typing import Literal
 
 from bertie.api.arguments import PathLike
 from bertie.base.arguments import checked
-from bertie.inference import export as exporting
+from bertie.base.environment import install_command
+from bertie.base.errors import ModelError
 from bertie.model.formats import conversion
 from bertie.model.formats.conversion import Layout
-from bertie.model.formats.onnx import Quantization, WeightBits
 
 
 @checked
@@ -57,7 +58,7 @@ def export(
     out: PathLike,
     int8: bool = False,
     int8_embeddings: bool = False,
-    weight_bits: WeightBits = 7,
+    weight_bits: Literal[7, 8] = 7,
     force: bool = False,
 ) -> Path:
     """Write a model for ONNX Runtime, which needs no PyTorch, like `bertie export`.
@@ -76,7 +77,8 @@ def export(
         The directory that was written.
 
     Raises:
-        ModelError: there is no model at `model`, it cannot be read, or it cannot be exported.
+        ModelError: there is no model at `model`, it cannot be read, or it cannot be exported; or the
+            package onnx is not installed.
         SettingsError: `out` exists and `force` is false, or it cannot be created.
 
     Example:
@@ -84,6 +86,11 @@ def export(
         >>> exported.labels
         ('1', '5')
     """
+    try:  # here, because `convert` needs no onnx
+        from bertie.inference import export as exporting
+        from bertie.model.formats.onnx import Quantization
+    except ModuleNotFoundError:
+        raise ModelError(f"{model}: an export needs onnx: {install_command('onnx')}") from None
     output, quantization = Path(out), Quantization(int8, int8_embeddings, weight_bits)
     exporting.export(Path(model), output, quantization, force=force)
     return output
