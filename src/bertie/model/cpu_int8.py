@@ -32,7 +32,8 @@ ROWS = 96  # computed at a time, so that everything between two products stays i
 PRODUCTS_PER_THREAD = 1 << 25  # some 100 microseconds of work; starting a thread takes 20
 
 WITHOUT_SIGN = np.int32(0x7FFFFFFF)  # mask of a float32 number's bits that leaves its magnitude
-# float32 numbers from 2**23 to 2**24 are 1 apart, so that a sum is rounded to an integer, in its lowest bits.
+# float32 numbers from 2**23 to 2**24 are 1 apart. So a sum with this one is rounded to an integer, which is
+# in the lowest bits of the sum.
 ROUNDING = np.float32(3 * 2**22 + ZERO_CODE)
 
 
@@ -249,28 +250,10 @@ def _multiply(
         column = panel * PANEL
         weight = codes[panel], offsets[panel], scales[panel]
         if column + PANEL <= out:
-            _multiply_panel(input_codes, *weight, row_scales, result, column)
+            multiply_codes(input_codes, *weight, row_scales, result, column)
         else:
-            _multiply_panel(input_codes, *weight, row_scales, last_panel, 0)
+            multiply_codes(input_codes, *weight, row_scales, last_panel, 0)
             result[:, column:] = last_panel[:n, : out - column]
-
-
-@float_kernel
-def _multiply_panel(
-    rounded: Int32s,
-    codes: Int32s,
-    offsets: Int32s,
-    scales: Float32s,
-    row_scales: Float32s,
-    result: Float32s,
-    column: int,
-) -> None:
-    """Write the columns of one panel.
-
-    `_multiply` calls it in two places. A separate function has its code once.
-    """
-    vectorize_loops()
-    multiply_codes(rounded, codes, offsets, scales, row_scales, result, column)
 
 
 @float_kernel

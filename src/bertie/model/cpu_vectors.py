@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from bertie.base.arrays import Float32s, Int32s
-from bertie.base.kernels import FEATURES, VECTOR, inlined_float_kernel
+from bertie.base.kernels import FEATURES, VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
 
 # A product is computed in blocks of ROWS rows and at most COLUMNS vectors. A block, a row of vectors and a
 # factor need 19 of the 32 registers of AVX-512, and 15 of the 16 of AVX2.
@@ -82,7 +82,7 @@ def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
                 _add_2(factors, r, source, result, column)
 
 
-@inlined_float_kernel
+@float_kernel
 def multiply_codes(
     codes: Int32s,
     panel: Int32s,
@@ -98,6 +98,7 @@ def multiply_codes(
     (R, K / 4), has four of uint8, and one of `panel`, (K / 4, PANEL), has four of int8. This needs
     CAN_MULTIPLY_CODES.
     """
+    vectorize_loops()
     for r in range(0, len(codes), CODE_ROWS):
         _multiply_codes(codes, r, panel, offsets, scales, row_scales, result, column)
 
