@@ -20,8 +20,9 @@ import numpy as np
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.masking import continuation_mask
 from bertie.corpus.preparation import prepare
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.sampling import ExampleStream
-from bertie.corpus.shards import Corpus, Shard
+from bertie.corpus.shards import Shard
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.pretraining_settings import PretrainingSettings

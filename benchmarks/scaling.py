@@ -32,21 +32,13 @@ import numpy as np
 
 from bertie.corpus.assembly import SHARD_TOKENS, Parts, assign_documents, part_directory
 from bertie.corpus.examples import Examples, ExampleSettings
+from bertie.corpus.manifest import FileRecord, Manifest, SplitCounts, shard_name, write_manifest
 from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.preparation import prepare
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import list_inputs, read_documents
 from bertie.corpus.sampling import BlockSlice, ExampleStream
-from bertie.corpus.shards import (
-    Corpus,
-    FileRecord,
-    Manifest,
-    Shard,
-    SplitCounts,
-    shard_name,
-    write_block_ends,
-    write_manifest,
-    write_shard,
-)
+from bertie.corpus.shards import Shard, write_block_ends, write_shard
 from bertie.corpus.word_counts import count_words
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary

@@ -25,8 +25,8 @@ from bertie.base.environment import freed_memory_kept
 from bertie.base.settings import read_toml
 from bertie.corpus.examples import Examples, ExampleSettings
 from bertie.corpus.preparation import prepare
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.sampling import ExampleStream
-from bertie.corpus.shards import Corpus
 from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
 from bertie.model.heads import PreTrainingModel

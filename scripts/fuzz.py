@@ -29,6 +29,7 @@ from bertie.base.errors import BertieError
 with atheris.instrument_imports(
     include=[
         "bertie.base.parquet_pages",
+        "bertie.corpus.manifest",
         "bertie.corpus.shards",
         "bertie.model.formats.huggingface",
         "bertie.model.formats.sorted_table",
@@ -36,7 +37,7 @@ with atheris.instrument_imports(
     ]
 ):
     from bertie.base import parquet_pages
-    from bertie.corpus import shards
+    from bertie.corpus import manifest, shards
     from bertie.model.formats import huggingface, sorted_table, tensor_bundle
 
 LIMITS = ["-rss_limit_mb=1536", "-timeout=10", "-max_len=4096"]  # torch has about 500 MB
@@ -76,7 +77,7 @@ def read_shard(data: bytes, folder: Path) -> None:
 def read_manifest(data: bytes, folder: Path) -> None:
     """Read the manifest of a corpus."""
     with suppress(ValueError, RecursionError):  # read_json reports these
-        shards.read_manifest(folder, json.loads(data))
+        manifest.read_manifest(folder, json.loads(data))
 
 
 def read_safetensors(data: bytes, folder: Path) -> None:
@@ -118,18 +119,18 @@ def seed_shard(folder: Path) -> list[bytes]:
 
 def seed_manifest(folder: Path) -> list[bytes]:
     names = ("tokens", "sentence_ends", "document_ends")
-    manifest = shards.Manifest(
+    content = manifest.Manifest(
         tokenizer_fingerprint="0",
         vocabulary_size=VOCABULARY,
         settings={},
-        train=shards.SplitCounts(documents=1, sentences=1, tokens=4),
-        held_out=shards.SplitCounts(),
+        train=manifest.SplitCounts(documents=1, sentences=1, tokens=4),
+        held_out=manifest.SplitCounts(),
         duplicates_dropped=0,
         empty_documents_dropped=0,
         empty_sentences_dropped=0,
-        files={f"train-00000/{name}.bin": shards.FileRecord(size=8, sha256="0") for name in names},
+        files={f"train-00000/{name}.bin": manifest.FileRecord(size=8, sha256="0") for name in names},
     )
-    return [manifest.model_dump_json().encode()]
+    return [content.model_dump_json().encode()]
 
 
 def seed_safetensors(folder: Path) -> list[bytes]:

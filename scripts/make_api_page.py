@@ -73,8 +73,8 @@ RETURNED = {
     "TextFeatures": "bertie.inference.features",
     "Features": "bertie.inference.features",
     "Attention": "bertie.inference.results",
-    "Manifest": "bertie.corpus.shards",
-    "SplitCounts": "bertie.corpus.shards",
+    "Manifest": "bertie.corpus.manifest",
+    "SplitCounts": "bertie.corpus.manifest",
     "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",
 }

@@ -65,6 +65,8 @@ corpus.input_languages
 corpus.input_splits
 corpus.word_counts
 corpus.shards
+corpus.manifest
+corpus.prepared
 corpus.remote_corpora
 corpus.part_writer
 corpus.assembly

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bertie.api.search import search
     from bertie.api.vocabulary import extend_tokenizer, learn_vocabulary
     from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
-    from bertie.corpus.shards import Corpus
+    from bertie.corpus.prepared import Corpus
     from bertie.inference.predictor import Predictor, load
     from bertie.model.config import BertConfig
     from bertie.reproduction.checkpoint_runner import reproduce
@@ -46,7 +46,7 @@ _MODULES = {
     "prepare": "api.corpus",
     "prepare_part": "api.corpus",
     "join_parts": "api.corpus",
-    "Corpus": "corpus.shards",
+    "Corpus": "corpus.prepared",
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
     "search": "api.search",

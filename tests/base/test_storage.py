@@ -27,9 +27,9 @@ from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.storage import RemotePath, as_path
 from bertie.commands.main import app
 from bertie.corpus import input_splits
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus
-from bertie.corpus.shards import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 

@@ -23,7 +23,7 @@ from bertie.base.settings import read_toml
 from bertie.commands import doctor
 from bertie.commands.main import app, main
 from bertie.commands.options import how_to_resume
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.model import products
 from bertie.model.engines.hardware import Hardware
 from bertie.recipes import list_recipes, read_recipe

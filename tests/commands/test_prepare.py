@@ -14,7 +14,7 @@ import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.commands.main import app
 from bertie.corpus import preparation
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 

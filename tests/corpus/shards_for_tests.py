@@ -24,9 +24,15 @@ def make_shard(documents: list[Document], dtype: type = np.uint16) -> Shard:
     sentences = [sentence for document in documents for sentence in document]
     return Shard(
         np.array([token for sentence in sentences for token in sentence], dtype=dtype),
-        np.cumsum([len(sentence) for sentence in sentences]),
-        np.cumsum([len(document) for document in documents]),
+        np.cumsum([len(sentence) for sentence in sentences], dtype=np.int64),
+        np.cumsum([len(document) for document in documents], dtype=np.int64),
     )
+
+
+def list_documents(shard: Shard) -> list[Document]:
+    sentences = np.split(shard.tokens, shard.sentence_ends)[:-1]
+    starts = [0, *shard.document_ends.tolist()]
+    return [[sentence.tolist() for sentence in sentences[a:b]] for a, b in itertools.pairwise(starts)]
 
 
 def random_documents(count: int, seed: int, vocabulary_size: int, sentences: int = 20) -> list[Document]:

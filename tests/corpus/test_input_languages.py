@@ -28,9 +28,10 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.formats import ROW_FORMATS, Format
 from bertie.corpus.input_languages import group_by_language
 from bertie.corpus.part_writer import write_hashes
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import read_documents
 from bertie.corpus.sampling import ExampleStream, draw_held_out_examples
-from bertie.corpus.shards import BLOCK_TOKENS, Corpus
+from bertie.corpus.shards import BLOCK_TOKENS
 from bertie.corpus.sources import LanguageColumn
 from bertie.corpus.word_counts import smooth_counts
 

@@ -25,8 +25,9 @@ from bertie.base.locks import lock_directory
 from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
 from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.preparation import PreparationOptions, prepare, prepare_part, read_skipped
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import list_inputs
-from bertie.corpus.shards import Corpus, Shard, cut_blocks
+from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.sentences import split_sentences
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary

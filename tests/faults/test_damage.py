@@ -7,7 +7,7 @@ import pytest
 from tests.faults.runs import assert_same_run, error_line, fork_pretraining
 
 from bertie.base.errors import DataError
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 

@@ -13,7 +13,7 @@ from tests.training.runs import read_rows
 
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.preparation import PreparationOptions, prepare
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.health import Finding, RunHealth, check_corpus
 from bertie.training.planning import plan_pretraining

@@ -19,7 +19,7 @@ from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.settings import read_toml, resolve
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.preparation import PreparationOptions, prepare
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.model.batch import pack
 from bertie.model.config import BertConfig
 from bertie.model.formats.weights import load_model

@@ -21,11 +21,12 @@ from bertie.corpus.assembly import HELD_OUT_ADVICE
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
+from bertie.corpus.manifest import MANIFEST_FILE, Manifest
 from bertie.corpus.part_writer import SKIPPED_FILE
 from bertie.corpus.preparation import PreparationOptions
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import check_columns, list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus, staged_output
-from bertie.corpus.shards import MANIFEST_FILE, Corpus, Manifest
 
 
 @checked

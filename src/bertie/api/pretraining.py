@@ -21,8 +21,8 @@ from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, read_settings, resolve
 from bertie.base.storage import as_path
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.remote_corpora import fetch_corpus
-from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, find_new_entries, read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report

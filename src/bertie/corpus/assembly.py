@@ -21,18 +21,8 @@ from bertie.base.arrays import Int64s, UInt8s, UInt64s
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import add_path_to_errors, atomic_directory, atomic_file
 from bertie.base.progress import Progress
-from bertie.corpus.shards import (
-    FileRecord,
-    Shard,
-    Split,
-    map_array,
-    read_shard,
-    record_file,
-    select_documents,
-    shard_name,
-    write_block_ends,
-    write_shard,
-)
+from bertie.corpus.manifest import FileRecord, Split, record_file, shard_name
+from bertie.corpus.shards import Shard, map_array, read_shard, select_documents, write_block_ends, write_shard
 
 SHARD_TOKENS = 1 << 25  # 64 MB: few files, and still many shards in a large corpus
 # A random next sentence is drawn from the same shard; with so many documents it rarely comes from

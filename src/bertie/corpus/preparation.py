@@ -43,6 +43,7 @@ from bertie.corpus.documents import InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.input_splits import split_inputs
+from bertie.corpus.manifest import Manifest, count_split, record_file, write_manifest
 from bertie.corpus.part_writer import (
     SKIPPED_FILE,
     PartCounts,
@@ -63,7 +64,7 @@ from bertie.corpus.preparation_plan import (
     remove_leftovers,
     start_or_resume,
 )
-from bertie.corpus.shards import Corpus, Manifest, count_split, record_file, write_manifest
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.sources import LanguageColumn
 from bertie.text.tokenizer import Tokenizer
 

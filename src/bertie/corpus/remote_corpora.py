@@ -20,7 +20,7 @@ from bertie.base.storage import (
     is_copy,
     upload_directory,
 )
-from bertie.corpus.shards import MANIFEST_FILE, read_manifest
+from bertie.corpus.manifest import MANIFEST_FILE, read_manifest
 
 
 def fetch_corpus(path: Path) -> Path:

@@ -10,7 +10,8 @@ import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s
 from bertie.base.errors import DataError
-from bertie.corpus.shards import Corpus, Shard
+from bertie.corpus.prepared import Corpus
+from bertie.corpus.shards import Shard
 from bertie.reproduction.split_pairs import DrawnPairsTask
 from bertie.tasks.task import Inputs
 from bertie.text.vocabulary import Vocabulary

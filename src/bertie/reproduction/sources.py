@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertie.base.files import sha256
-from bertie.corpus.shards import Corpus
+from bertie.corpus.prepared import Corpus
 from bertie.reproduction.cells import Outcomes, digest, name_outcomes
 from bertie.reproduction.same_article import SAME_ARTICLE, SAME_ARTICLE_TASK, draw_same_article
 from bertie.reproduction.split_pairs import SPLIT_PAIRS, SPLIT_PAIRS_TASK, draw_split_pairs

@@ -13,7 +13,8 @@ import numpy as np
 from bertie.base.arrays import Bools, Int32s
 from bertie.base.errors import DataError
 from bertie.corpus.masking import continuation_mask
-from bertie.corpus.shards import Corpus, Shard
+from bertie.corpus.prepared import Corpus
+from bertie.corpus.shards import Shard
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Inputs

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie.corpus.examples import ExampleSettings
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.sentence_pairs import NOT_NEXT, start_of
-from bertie.corpus.shards import Corpus, Shard
+from bertie.corpus.shards import Shard
 from bertie.model.objectives import token_objective
 from bertie.text.vocabulary import Vocabulary
 

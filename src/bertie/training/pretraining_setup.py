@@ -12,8 +12,8 @@ import torch
 from bertie.base.errors import SettingsError
 from bertie.base.random import stream_key
 from bertie.corpus.examples import Examples
+from bertie.corpus.prepared import Corpus
 from bertie.corpus.sampling import ExampleStream, StreamPosition
-from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.formats.directory import check_network, find_new_entries, trim_tokenizer
 from bertie.model.formats.weights import load_initial_weights
