@@ -394,8 +394,8 @@ def encode_texts(
     """
     words = allocate_words(np.int64(PIECE))
     room = min(max_word_characters, len(text)) + 1  # rows that `match_plain_words` asks for
-    if len(rows) < len(text) // 4:  # English has 4 to 5 characters per token
-        rows = np.empty((len(text) // 4, 4), dtype=np.int32)
+    if len(rows) < len(text) + room:  # enough for plain words; memory that is not used is not provided
+        rows = np.empty((len(text) + room, 4), dtype=np.int32)
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
     place = Place(np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     while place.text < len(bounds) - 1:
