@@ -43,6 +43,7 @@ text.unicode
 text.casing
 text.vocabulary
 text.trie
+text.token_rows
 text.wordpiece
 text.matching
 text.encoding

@@ -6,14 +6,19 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bertie.base.arrays import Int32s, Int64s
 from bertie.base.kernels import ONE, kernel
+from bertie.text.token_rows import TOKEN_ROW, TokenRows
 
 # Takes texts, and their lengths if they are known. Returns token rows and bounds of texts, as
 # `matching.encode_texts` does, written over the given rows.
-EncodeRows = Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]]
+EncodeRows = Callable[[Sequence[str], Int64s | None, TokenRows], tuple[TokenRows, Int64s]]
 
+OFFSETS = np.dtype([("start", np.int32), ("end", np.int32)])  # records, as in `TOKEN_ROW`
+NO_TOKENS = [np.empty(0, dtype) for dtype in (np.int32, np.int32, OFFSETS, np.int32)]  # as in `Encoding`
+NO_ROWS = np.empty(0, TOKEN_ROW)
 NO_LIMIT = 2**31 - 1
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
@@ -89,7 +94,7 @@ def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:
 
 @kernel
 def assemble(
-    rows: Int32s,
+    rows: TokenRows,
     row_bounds: Int64s,
     room: int,
     cls_id: int,
@@ -99,7 +104,7 @@ def assemble(
     bounds: Int64s,
     input_ids: Int32s,
     token_type_ids: Int32s,
-    offsets: Int32s,
+    offsets: npt.NDArray[np.void],
     word_ids: Int32s,
 ) -> None:
     """Truncate encoded texts, join pairs, and add special tokens.
@@ -112,12 +117,12 @@ def assemble(
         first_character, first_word: where the texts begin, if they are pieces of a text; 0 otherwise.
         bounds: the bounds of the encoded texts; bounds[0] is read, the others are written.
         input_ids, token_type_ids, offsets, word_ids: the arrays of `Encoding`, written from
-            bounds[0] on.
+            bounds[0] on; `offsets` is an array of `OFFSETS` (T,).
     """
     n = len(bounds) - 1
     parts = (len(row_bounds) - 1) // max(n, 1)
     kept = np.zeros(2, dtype=np.int64)  # tokens of each part
-    t = np.uint64(bounds[0])  # unsigned, and a loop for each array, so that the loops are vectorised
+    t = np.uint64(bounds[0])  # unsigned, so that the loop over tokens is vectorised
     for i in range(n):
         for part in range(parts):
             text = part * n + i
@@ -126,23 +131,19 @@ def assemble(
             kept[0 if kept[0] > kept[1] else 1] -= 1
         if cls_id >= 0:
             input_ids[t], token_type_ids[t], word_ids[t] = cls_id, 0, -1
-            offsets[t, 0], offsets[t, 1] = 0, 0
+            offsets[t].start, offsets[t].end = 0, 0
             t += ONE
         for part in range(parts):
             begin, count = np.uint64(row_bounds[part * n + i]), np.uint64(kept[part])
             for k in range(count):
-                input_ids[t + k] = rows[begin + k, 0]
-            for k in range(count):
-                offsets[t + k, 0] = first_character + rows[begin + k, 1]
-                offsets[t + k, 1] = first_character + rows[begin + k, 2]
-            for k in range(count):
-                word_ids[t + k] = first_word + rows[begin + k, 3]
-            for k in range(count):
-                token_type_ids[t + k] = part
+                row, place = rows[begin + k], offsets[t + k]
+                input_ids[t + k], token_type_ids[t + k] = row.token, part
+                place.start, place.end = first_character + row.start, first_character + row.end
+                word_ids[t + k] = first_word + row.word
             t += count
             if sep_id >= 0:
                 input_ids[t], token_type_ids[t], word_ids[t] = sep_id, part, -1
-                offsets[t, 0], offsets[t, 1] = 0, 0
+                offsets[t].start, offsets[t].end = 0, 0
                 t += ONE
         bounds[i + 1] = t
 
@@ -184,9 +185,9 @@ def encode_in_chunks(
         may_cut: whether a text has the same tokens if it is cut before a space.
     """
     special = 0 if cls_id < 0 else 2 if pairs is None else 3
-    columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
+    columns = NO_TOKENS
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-    rows, num_truncated = np.empty((0, 4), dtype=np.int32), 0
+    rows, num_truncated = NO_ROWS, 0
     tokens = words = 0  # of the pieces of a text so far
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     chunks = list(divide(texts, lengths, may_cut and pairs is None))
@@ -215,8 +216,9 @@ def encode_in_chunks(
         bounds[last] = written[-1]
         if is_piece and count:
             tokens += count
-            words += int(rows[count - 1, 3]) + 1
+            words += int(rows["word"][count - 1]) + 1
     input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
+    offsets = offsets.view(np.int32).reshape(-1, 2)
     return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
 
 
@@ -270,7 +272,7 @@ def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
 
 def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
     """Copy the first `used` rows of each column into a new one of `room` rows."""
-    larger = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
+    larger = [np.empty(room, column.dtype) for column in columns]
     if used:
         for old, new in zip(columns, larger, strict=True):
             new[:used] = old[:used]

@@ -8,13 +8,14 @@ Most words consist of characters that normalisation replaces by one character or
 through `wordpiece.split_text` and `match_words`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import ONE, inlined_kernel, kernel
-from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, grow, parent_slot
+from bertie.text.token_rows import TOKEN_ROW, Integer, TokenRows, grow_rows, write_token
+from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, parent_slot
 from bertie.text.unicode import (
     BLOCK_BITS,
     BLOCK_MASK,
@@ -38,8 +39,6 @@ from bertie.text.wordpiece import (
     find_never_split,
     split,
 )
-
-Integer = int | np.integer[Any]
 
 # The kinds of characters, in the low bits of an entry of `character_table`.
 LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # GAP and WORD, and no others, end a word
@@ -88,17 +87,6 @@ def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     return np.append(values << KIND_BITS | kinds, OTHER).astype(np.uint32)
 
 
-@inlined_kernel
-def write_token(
-    rows: Int32s, i: Integer, token: Integer, start: Integer, end: Integer, word: Integer
-) -> None:
-    """Write a token row: id, start and end in the text, index of the word."""
-    rows[i, 0] = token
-    rows[i, 1] = start
-    rows[i, 2] = end
-    rows[i, 3] = word
-
-
 @kernel
 def write_matches(
     trie: Trie,
@@ -108,7 +96,7 @@ def write_matches(
     begin: Index,
     end: Index,
     word: Index,
-    rows: Int32s,
+    rows: TokenRows,
     count: Index,
 ) -> tuple[np.uint64, Index, Index, bool]:
     """Write the tokens that end at a node, and follow its failure link.
@@ -180,7 +168,7 @@ def match_plain_word(
     characters: UInt32s,
     trie: Trie,
     max_word_characters: int,
-    rows: Int32s,
+    rows: TokenRows,
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
@@ -242,7 +230,7 @@ def match_plain_words(
     trie: Trie,
     unk_id: int,
     max_word_characters: int,
-    rows: Int32s,
+    rows: TokenRows,
     row_bounds: Int64s,
     place: Place,
 ) -> Place:
@@ -304,7 +292,7 @@ def match_words(
     unk_id: int,
     max_word_characters: int,
     never_split: NeverSplit | None,
-    rows: Int32s,
+    rows: TokenRows,
     count: Index,
     first_word: Index,
 ) -> Index:
@@ -374,8 +362,8 @@ def encode_texts(
     unk_id: int,
     max_word_characters: int,
     never_split: NeverSplit | None,
-    rows: Int32s,
-) -> tuple[Int32s, Int64s]:
+    rows: TokenRows,
+) -> tuple[TokenRows, Int64s]:
     """Encode texts without special tokens.
 
     Args:
@@ -386,16 +374,17 @@ def encode_texts(
         unk_id: the id of [UNK].
         max_word_characters: longer words become [UNK].
         never_split: words that are one token, if any.
-        rows: where to write token rows, int32 (any, 4). A row has the id of the token, its start and
-            end in the text, and the index of its word in the text.
+        rows: where to write token rows, `TOKEN_ROW` (any,).
 
     Returns:
         `rows`, or a larger array, and the bounds of each text in it, int64 (n + 1,).
     """
     words = allocate_words(np.int64(PIECE))
     room = min(max_word_characters, len(text)) + 1  # rows that `match_plain_words` asks for
-    if len(rows) < len(text) + room:  # enough for plain words; memory that is not used is not provided
-        rows = np.empty((len(text) + room, 4), dtype=np.int32)
+    # Plain characters have at most one token each, so that the rows need not grow. The system provides no
+    # memory for rows that are never written.
+    if len(rows) < len(text) + room:
+        rows = np.empty(len(text) + room, dtype=TOKEN_ROW)
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
     place = Place(np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     while place.text < len(bounds) - 1:
@@ -406,7 +395,7 @@ def encode_texts(
             if place.text == len(bounds) - 1:
                 break
             if place.row + room > len(rows):
-                rows = grow(rows, place.row + room)
+                rows = grow_rows(rows, place.row + room)
                 continue
         k, i, count, word = place
         of_text = text[bounds[k] : bounds[k + 1]]
@@ -416,7 +405,7 @@ def encode_texts(
         number = split(of_text, i, stop, tables, never_split, words)
         characters_written = np.int64(words.word_ends[number - 1]) if number else 0
         if count + characters_written > len(rows):
-            rows = grow(rows, count + characters_written)
+            rows = grow_rows(rows, count + characters_written)
         count = match_words(words, number, trie, unk_id, max_word_characters, never_split, rows, count, word)
         if stop < len(of_text):
             place = Place(k, stop, count, word + number)

@@ -11,6 +11,7 @@ import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import kernel
+from bertie.text.token_rows import TokenRows
 from bertie.text.trie import INSIDE_WORD, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
     CJK,
@@ -357,7 +358,7 @@ def cut_texts(
 
 
 @kernel
-def join_parts(rows: Int32s, row_bounds: Int64s, parts: Parts, first_parts: Int64s) -> Int64s:
+def join_parts(rows: TokenRows, row_bounds: Int64s, parts: Parts, first_parts: Int64s) -> Int64s:
     """Turn the token rows of parts into the token rows of their texts.
 
     Args:
@@ -374,13 +375,13 @@ def join_parts(rows: Int32s, row_bounds: Int64s, parts: Parts, first_parts: Int6
         words = np.int64(0)
         for part in range(first_parts[k], first_parts[k + 1]):
             first = ends[part - 1, 0] if part else 0
-            for row in range(row_bounds[part], row_bounds[part + 1]):
+            for row in rows[row_bounds[part] : row_bounds[part + 1]]:
                 if ends[part, 1] != NO_TOKEN:
-                    rows[row, 0] = ends[part, 1]
-                rows[row, 1] = characters[first + rows[row, 1], 1]
-                rows[row, 2] = characters[first + rows[row, 2] - 1, 2]
-                rows[row, 3] += words
+                    row.token = ends[part, 1]
+                row.start = characters[first + row.start, 1]
+                row.end = characters[first + row.end - 1, 2]
+                row.word += words
             if row_bounds[part] < row_bounds[part + 1]:
-                words = np.int64(rows[row_bounds[part + 1] - 1, 3]) + 1
+                words = np.int64(rows[row_bounds[part + 1] - 1].word) + 1
         bounds[k + 1] = row_bounds[first_parts[k + 1]]
     return bounds

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bertie.base.arguments import check_flag, check_integer, checked
-from bertie.base.arrays import Int32s, Int64s, UInt32s
+from bertie.base.arrays import Int64s, UInt32s
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import check_creatable, read_json_object, write_json
@@ -24,6 +24,7 @@ from bertie.text.added_tokens import (
 )
 from bertie.text.encoding import NO_LIMIT, Encoding, encode_in_chunks
 from bertie.text.matching import character_table, encode_texts
+from bertie.text.token_rows import TokenRows
 from bertie.text.token_search import NO_TOKEN, Patterns, cut_texts, join_parts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,
@@ -417,8 +418,8 @@ class Tokenizer:
         return padded
 
     def _encode_rows(
-        self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s
-    ) -> tuple[Int32s, Int64s]:
+        self, texts: Sequence[str], lengths: Int64s | None, rows: TokenRows
+    ) -> tuple[TokenRows, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
         codes, bounds = code_points(texts, lengths)
         if not self.added_tokens:
@@ -432,7 +433,7 @@ class Tokenizer:
         rows, bounds = self._encode_codes(codes, np.append(0, ends[:, 0]), rows)
         return rows, join_parts(rows, bounds, parts, first_parts)
 
-    def _encode_codes(self, codes: UInt32s, bounds: Int64s, rows: Int32s) -> tuple[Int32s, Int64s]:
+    def _encode_codes(self, codes: UInt32s, bounds: Int64s, rows: TokenRows) -> tuple[TokenRows, Int64s]:
         return encode_texts(
             codes,
             bounds,
