@@ -110,7 +110,12 @@ def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UI
         of text i are codes[bounds[i] : bounds[i + 1]].
     """
     # Lone surrogates are allowed: they are ordinary characters to google's tokenizer.
-    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    joined = "".join(texts)
+    if joined.isascii():
+        codes = np.frombuffer(joined.encode("utf-32-le"), dtype="<u4")
+    else:  # 0.3 to 0.4 ns less for a character
+        codes = np.array([joined]).view(np.uint32)
+        codes.flags.writeable = False
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     if lengths is None:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
