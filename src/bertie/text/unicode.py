@@ -109,12 +109,11 @@ def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UI
         The code points of all C characters, uint32 (C,), and bounds, int64 (n + 1,): the characters
         of text i are codes[bounds[i] : bounds[i + 1]].
     """
-    # Lone surrogates are allowed: they are ordinary characters to google's tokenizer.
     joined = "".join(texts)
     if joined.isascii():
         codes = np.frombuffer(joined.encode("utf-32-le"), dtype="<u4")
-    else:  # 0.3 to 0.4 ns less for a character
-        codes = np.array([joined]).view(np.uint32)
+    else:  # three times as fast for other text, and half as fast for ASCII
+        codes = np.array([joined]).view(np.uint32)  # with lone surrogates, as in google's tokenizer
         codes.flags.writeable = False
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     if lengths is None:
