@@ -166,13 +166,16 @@ def test_nan_and_infinity_become_null_in_json_lines():
     )
 
 
-@pytest.mark.parametrize(("threshold", "names"), [(0.5, ["a", "b"]), (0.4, ["a", "b", "c"])])
-def test_a_multilabel_table_lists_labels_above_their_thresholds(threshold, names):
+@pytest.mark.parametrize(
+    ("threshold", "names", "scores"), [(0.5, ["a", "b"], [0.9, 0.6]), (0.4, ["a", "b", "c"], [0.9, 0.6, 0.5])]
+)
+def test_a_multilabel_table_lists_labels_above_their_thresholds(threshold, names, scores):
     labels = [Label("a", 0.9), Label("b", 0.6), Label("c", 0.5)]
     answered = [(Record("", {"text": "x"}, ("x",)), labels)]
     thresholds = {"a": 0.5, "b": 0.5, "c": threshold}
     (row,) = csv.DictReader(io.StringIO(write(answered, "csv", "classify", thresholds)))
     assert json.loads(row["prediction"]) == names
+    assert json.loads(row["score"]) == scores
 
 
 def test_conll_has_a_line_for_each_word():

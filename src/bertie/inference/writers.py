@@ -154,8 +154,9 @@ def _table_columns(first: Record, method: Method) -> list[str]:
 def _best_cells(results: Any, method: Method, thresholds: Mapping[str, float] | None) -> tuple[Any, ...]:
     """Return the cells of a table for a record's best result.
 
-    These are the best tokens of all masks; all entities or words; the labels of a multi-label model
-    with a probability above their thresholds; otherwise the fields of the first result.
+    These are the best tokens of all masks; all entities or words; of a multi-label model, the list of the
+    labels with a probability above their thresholds and the list of these probabilities; otherwise the fields
+    of the first result.
     """
     match method:
         case "fill_mask":
@@ -165,7 +166,8 @@ def _best_cells(results: Any, method: Method, thresholds: Mapping[str, float] | 
         case "tag":
             return (as_json(results),)
         case "classify" if thresholds is not None:
-            return ([label.label for label in results if label.score > thresholds[label.label]],)
+            assigned = [label for label in results if label.score > thresholds[label.label]]
+            return [label.label for label in assigned], [label.score for label in assigned]
         case _:
             return astuple(results[0])
 
