@@ -1,6 +1,7 @@
 """Types of the arguments of public functions."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,6 +176,18 @@ def test_a_tokenizer_is_loaded_from_a_path(path):
 def test_a_wrong_call_is_a_type_error_that_names_the_function():
     with pytest.raises(TypeError, match=r"^function\(\) missing 1 required positional argument: 'path'"):
         function()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train": "a.csv", "eval_dataset": "b.csv", "out": "run"}, "'eval_dataset'; did you mean 'dev'?"),
+        ({"train": "a.csv", "dev": "b.csv", "output_dir": "run"}, "'output_dir'; did you mean 'out'?"),
+    ],
+)
+def test_an_argument_named_as_in_another_library_gets_advice(arguments, message):
+    with pytest.raises(SettingsError, match=re.escape(f"unknown argument {message}")):
+        bertie.finetune("model", **arguments)
 
 
 def test_the_public_functions_are_checked(tmp_path):

@@ -1,6 +1,6 @@
-"""Check the types of arguments of the public functions."""
+"""Check the names and types of arguments of the public functions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from inspect import signature
 from numbers import Integral
@@ -18,6 +18,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# Names in transformers, datasets and sentence-transformers.
+_NAMES_ELSEWHERE = {
+    "eval_dataset": "dev",
+    "output_dir": "out",
+    "output_path": "out",
+    "resume_from_checkpoint": "resume",
+    "train_dataset": "train",
+    "validation": "dev",
+}
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check a function's arguments by their annotations.
 
@@ -26,11 +37,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Arguments with other annotations are not checked.
 
     Raises:
-        SettingsError: an argument has a value that its annotation does not allow.
+        SettingsError: an argument has a value that its annotation does not allow, or the name that another
+            library gives it.
     """
 
     @wraps(function)
     def check(*args: P.args, **kwargs: P.kwargs) -> R:
+        _check_names(kwargs, signature(function).parameters)
         try:
             bound = signature(function).bind(*args, **kwargs)
         except TypeError:  # whose message lacks the function's name; Python's has it
@@ -41,6 +54,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return check
+
+
+def _check_names(given: Iterable[str], parameters: Collection[str]) -> None:
+    """Raise SettingsError for an argument that has the name of another library."""
+    for name in given:
+        if name not in parameters and _NAMES_ELSEWHERE.get(name) in parameters:
+            raise SettingsError(f"unknown argument {name!r}; did you mean {_NAMES_ELSEWHERE[name]!r}?")
 
 
 def _check(name: str, value: Any, annotation: Any) -> Any:
