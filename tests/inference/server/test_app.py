@@ -518,7 +518,7 @@ def test_a_long_body_is_rejected(models, chunked):
             found, content = served.post("/predict", parts if chunked else body, encode_chunked=chunked)
             assert found == status
         assert content == {
-            "error": "body larger than 1,000 bytes; send fewer texts",
+            "error": "body larger than 1,000 bytes; send less text, or raise the server's --max-body",
             "error_type": "Validation",
         }
 

@@ -159,7 +159,7 @@ def test_a_body_that_is_announced_as_too_large_is_not_awaited(model, path):
         head = [f"POST {path} HTTP/1.1", "Host: a", "Content-Length: 2000001", "Expect: 100-continue"]
         connection.sendall("\r\n".join([*head, "", ""]).encode())
         status, content = read_response(connection)
-    message = "body larger than 2,000,000 bytes; send fewer texts"
+    message = "body larger than 2,000,000 bytes; send less text, or raise the server's --max-body"
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     assert (status, content) == (
         413,

@@ -8,6 +8,7 @@ import socket
 import sys
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
+from signal import SIGTERM
 from time import monotonic, sleep
 
 import pytest
@@ -153,6 +154,14 @@ def test_the_computing_thread_does_not_wait_long_for_the_event_loop(model):
 
 def read_until_closed(connection):
     return b"".join(iter(lambda: connection.recv(1000), b""))
+
+
+def refuses_connections(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_connections_without_a_whole_head_are_closed(model, monkeypatch):
@@ -420,6 +429,23 @@ def test_a_stopping_server_asks_clients_to_close_their_connections(model):
         for method, path, status in [("POST", "/embed", 200), ("GET", "/health", 503)]:
             response, _ = served.send(method, path, {"inputs": "a"})
             assert (response.status, response.headers["Connection"]) == (status, "close")
+
+
+def test_a_stopping_server_answers_on_open_connections(model):
+    """A proxy may be sending a request on a connection that is idle when the signal comes."""
+    with serving(model) as served, closing(HTTPConnection("127.0.0.1", served.port)) as connection:
+        connection.request("GET", "/info")
+        assert connection.getresponse().read()
+        served.server.handle_exit(SIGTERM, None)
+        while not refuses_connections(served.port):
+            sleep(0.01)
+        sleep(0.2)
+        kept = connection.sock
+        connection.request("POST", "/predict", '{"inputs": "a"}')
+        response = connection.getresponse()
+        assert (response.status, response.headers["Connection"]) == (200, "close")
+        assert response.read()
+        assert kept.fileno() == -1
 
 
 def test_responses_do_not_wait_for_acknowledgements():

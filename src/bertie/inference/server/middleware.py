@@ -273,7 +273,7 @@ class LimitBody:
         max_body, seconds = self._limits.max_body, self._limits.body_seconds
         deadline = asyncio.get_running_loop().time() + seconds
         size, is_complete = 0, False
-        too_large = f"body larger than {max_body:,} bytes; send fewer texts"
+        too_large = f"body larger than {max_body:,} bytes; send less text, or raise the server's --max-body"
         if int(dict(scope["headers"]).get(b"content-length", 0)) > max_body:  # do not wait for the body
             await error_response(413, too_large, format=error_format(scope))(scope, receive, send)
             return

@@ -28,6 +28,9 @@ from bertie.inference.server.middleware import MAX_HEAD, Access, Limits, head_to
 logger = logging.getLogger("bertie.requests")
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
+# Time after the signal in which requests on open connections are answered, with `Connection: close`. To close
+# the connections at once would lose the requests that a proxy or client is sending on them.
+CLOSING_SECONDS = 1
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
 # More than the 60 seconds for which nginx and AWS's load balancers keep an idle connection to a server. A
 # proxy that sends a request on a connection that the server closes meanwhile answers its client with 502.
@@ -306,6 +309,16 @@ class Server(uvicorn.Server):
         """Answer requests until a signal stops the server."""
         with only_new_collected(), threads_switched_quickly():
             super().run(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let clients close their connections, then finish the running requests."""
+        for server in self.servers:
+            server.close()
+        for _ in range(10 * CLOSING_SECONDS):
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(0.1)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal; at a second one cancel the running requests."""
