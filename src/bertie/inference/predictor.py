@@ -271,7 +271,8 @@ class Predictor:
         part of the head and not included.
 
         Args:
-            texts: a text, or a list of texts. A text longer than the model can read is truncated.
+            texts: a text, or a list of texts. A text longer than the model can read is truncated. A
+                blank text has the vector of [CLS] [SEP]; `bertie embed` writes NaN for it.
             pooling: `mean` or `max` of the vectors of all tokens, or `cls`, the vector of [CLS].
                 Default: the model directory's choice, and `mean` if it makes none.
             normalize: scale the vectors to length 1. Default: the model directory's choice, and
@@ -599,7 +600,9 @@ class Predictor:
             words: return only the vector of the first token of each word.
 
         Returns:
-            `TextFeatures` for one text; `Features`, a sequence of them, for a list of texts.
+            `TextFeatures` for one text; `Features`, a sequence of them, for a list of texts. The
+            tokens have the order of `tokenizer.encode_batch(texts, add_special_tokens=False)`, whose
+            `offsets` are their positions in the text.
 
         Raises:
             ModelError: the model is exported with a head, or exported and another layer than the last
@@ -612,6 +615,9 @@ class Predictor:
             >>> features.tokens
             ['The', 'cat', 'sat', '.']
             >>> features.vectors.shape == (2, 4, model.config.hidden_size)
+            True
+            >>> offsets = model.tokenizer.encode_batch(["The cat sat."], add_special_tokens=False).offsets
+            >>> len(offsets) == len(model.features("The cat sat.").tokens)
             True
         """
         check_flag("words", words)
