@@ -15,10 +15,8 @@ import numpy as np
 from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import ONE, inlined_kernel, kernel
 from bertie.text.token_rows import TOKEN_ROW, Integer, TokenRows, grow_rows, write_token
-from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, parent_slot
+from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, child_slot, parent_slot
 from bertie.text.unicode import (
-    BLOCK_BITS,
-    BLOCK_MASK,
     CAPITAL_SIGMA,
     CJK,
     DROPPED,
@@ -31,6 +29,7 @@ from bertie.text.unicode import (
     SPACE,
     Index,
     UnicodeTables,
+    lookup,
 )
 from bertie.text.wordpiece import (
     NeverSplit,
@@ -49,6 +48,7 @@ OTHERS = np.uint32(TABLE_SIZE)  # the entry of all greater code points
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
 
+@kernel
 def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     """Return the table in which `match_plain_words` looks up each character.
 
@@ -63,28 +63,31 @@ def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
         character or an ideograph, which is a word; STRIPPED, an accent that is removed; OTHER, which
         needs `split_text`. The high bits are the symbol of the normalised character, or for WORD its id.
     """
-
-    def look_up(codes: Int64s) -> UInt32s:
-        blocks = tables.block_of[codes >> BLOCK_BITS].astype(np.int64)
-        found: UInt32s = tables.entries[blocks << BLOCK_BITS | codes & BLOCK_MASK]
-        return found
-
-    codes = np.arange(TABLE_SIZE)
-    flags = look_up(codes)
-    is_sequence = flags & SEQUENCE != 0
-    codes = np.where((flags & MAPPED != 0) & ~is_sequence, flags >> FLAG_BITS, codes).astype(np.int64)
-    new_flags = look_up(codes)
-    is_stripped = is_sequence & (flags >> FLAG_BITS & 3 == 0)
-    is_word = (flags & CJK != 0) | (~is_sequence & (new_flags & PUNCTUATION != 0))
-    is_other = (is_sequence | ((flags | new_flags) & MARK != 0)) & ~is_stripped | (flags & DROPPED != 0)
-    is_other[CAPITAL_SIGMA] = True  # depends on its neighbours
-    is_gap = flags & SPACE != 0
-    kinds = np.select([is_other, is_gap, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
-    symbols = trie.symbols[np.minimum(codes, len(trie.symbols) - 1)]
-    nodes = int(trie.cells[WORD_START] & LOW_HALF) + symbols
-    is_token = (trie.cells[nodes] >> HALF == WORD_START) & (trie.tokens[nodes] >= 0)
-    values = np.where(is_word, np.where(is_token, trie.tokens[nodes], unk_id), symbols)
-    return np.append(values << KIND_BITS | kinds, OTHER).astype(np.uint32)
+    table = np.empty(TABLE_SIZE + 1, np.uint32)
+    table[TABLE_SIZE] = OTHER
+    first, unknown_symbol = trie.cells[WORD_START], np.int64(len(trie.symbols) - 1)
+    for character in range(TABLE_SIZE):
+        flags = lookup(tables, character)
+        is_sequence = flags & SEQUENCE != 0
+        code = flags >> FLAG_BITS if flags & MAPPED and not is_sequence else np.int64(character)
+        new_flags = lookup(tables, code)
+        symbol = trie.symbols[min(code, unknown_symbol)]
+        value, kind = np.int64(symbol), LETTER
+        is_stripped = is_sequence and flags >> FLAG_BITS & 3 == 0
+        is_marked = is_sequence or (flags | new_flags) & MARK != 0
+        if flags & CJK or (new_flags & PUNCTUATION and not is_sequence):
+            node = child_slot(first, symbol)
+            is_token = parent_slot(trie.cells[node]) == WORD_START and trie.tokens[node] >= 0
+            value, kind = np.int64(trie.tokens[node] if is_token else unk_id), WORD
+        if is_stripped:
+            kind = STRIPPED
+        if flags & SPACE:
+            kind = GAP
+        # The capital sigma depends on its neighbours.
+        if (is_marked and not is_stripped) or flags & DROPPED or character == CAPITAL_SIGMA:
+            kind = OTHER
+        table[character] = np.uint32(value << KIND_BITS | kind)
+    return table
 
 
 @kernel
