@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from http.client import HTTPConnection, HTTPResponse
@@ -88,10 +88,13 @@ def serving_models(models: Models, access: Access = OPEN) -> Iterator[Served]:
 
 
 @contextmanager
-def half_a_request(port: int, body: bytes) -> Iterator[socket.socket]:
+def half_a_request(
+    port: int, body: bytes, headers: Mapping[str, str] | None = None
+) -> Iterator[socket.socket]:
     """Open a connection that has sent the head of a request but not its body."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         head = ["POST /predict HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", "Expect: 100-continue"]
+        head += [f"{name}: {value}" for name, value in (headers or {}).items()]
         connection.sendall("\r\n".join([*head, "", ""]).encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 100")
         yield connection
