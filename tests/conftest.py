@@ -19,8 +19,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A shell's job in the background ignores Ctrl-C, and so would every command that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline, as the first call of a kernel compiles it. CI uses the same examples in every run.
-settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)
+# No deadline, as the first call of a kernel compiles it. CI uses the same examples in every run. Other runs
+# have new ones, so 50 suffice; after a change of a parser or a kernel use --hypothesis-profile thorough.
+settings.register_profile("bertie", deadline=None, max_examples=50, derandomize="CI" in os.environ)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("bertie")
 
 

@@ -90,7 +90,7 @@ def assert_equal(tokenizer: Tokenizer, peer: tokenizers.Tokenizer, texts: list[s
             assert end == expected_end or rest <= {"Mn", "Cf", "Cc"}, text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(ADDED, OPTIONS, TEXTS)
 def test_ids_offsets_and_word_ids_equal_tokenizers(
     added: list[AddedToken], options: dict[str, Any], texts: list[str]

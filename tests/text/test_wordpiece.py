@@ -60,7 +60,7 @@ def test_every_character_between_letters_splits_as_expected(lowercase: bool) -> 
 
 
 @same_unicode
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(texts, max_size=4), st.booleans())
 def test_words_equal_those_of_the_reference(batch: list[str], lowercase: bool) -> None:
     expected = [word for text in batch for word in oracle.split(text, lowercase)]
@@ -83,7 +83,7 @@ def encode_both_ways(vocabulary: Vocabulary, lowercase: bool, limit: int, batch:
     return usual
 
 
-@settings(max_examples=150, deadline=None)  # each makes two tokenizers
+@settings(max_examples=75, deadline=None)  # each makes two tokenizers
 @given(st.lists(texts, max_size=4), st.booleans(), st.integers(1, 4), st.sampled_from([1, 2000]))
 def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
     batch = [*batch, "".join(batch) * repeats]
@@ -115,7 +115,7 @@ vocabularies = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)  # each makes a tokenizer
+@settings(max_examples=100, deadline=None)  # each makes a tokenizer
 @given(vocabularies, st.lists(st.text(alphabet="ab", min_size=1, max_size=14), min_size=1, max_size=8))
 def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]) -> None:
     limit = 12
@@ -125,7 +125,7 @@ def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]
         assert ids == oracle.match(word, vocabulary.ids, vocabulary.unk_id, limit)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(vocabularies, st.integers(1, 12), st.text(alphabet="ab\u0301 ."))
 def test_an_accent_belongs_to_the_token_before_it(vocabulary: Vocabulary, limit: int, text: str) -> None:
     encoding = encode_both_ways(vocabulary, True, limit, [text])

@@ -55,7 +55,7 @@ def learn_slowly(table: dict[str, int], size: int, merges: Merges) -> list[str]:
 
 
 @pytest.mark.parametrize("merges", ["frequency", "likelihood"])
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(TABLES, st.integers(25, 60))
 @example({"aaaaa": 4, "aaab": 3, "baaaa": 2}, 40)  # overlapping occurrences of a pair
 @example({"abc": 1, "abd": 3, "bcd": 2, "abcd": 2}, 40)  # two pairs spell the same token

@@ -8,7 +8,7 @@ from threading import Event, Thread
 from time import sleep
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.inference.small_models import TOKENIZER, save_small
 
@@ -161,6 +161,7 @@ def test_a_batch_has_half_of_the_requests_that_wait_or_were_just_answered():
     assert max(sizes[2:]) <= 5
 
 
+@settings(max_examples=30)
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
 def test_only_the_offending_records_fail(bad):
     async def scenario(batcher, model):
