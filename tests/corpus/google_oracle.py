@@ -165,19 +165,14 @@ def mask(
     return masked, sorted(chosen)
 
 
-def document_examples(
-    documents: list[Document],
-    index: int,
-    max_seq_length: int,
+def make_example(
+    pair: Pair,
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
     continuation_ids: Collection[int] = (),
-) -> list[Example]:
-    """Make the examples of one document, with the defaults of the original release."""
-    examples = []
-    for pair in document_pairs(documents, index, max_seq_length - 3, 0.1, rng):
-        original = [CLS, *pair.a, SEP, *pair.b, SEP]
-        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuation_ids)
-        examples.append(Example(original, masked, positions, pair))
-    return examples
+) -> Example:
+    """Make the example of a pair, with the defaults of the original release."""
+    original = [CLS, *pair.a, SEP, *pair.b, SEP]
+    masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuation_ids)
+    return Example(original, masked, positions, pair)

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Collection
+from functools import lru_cache
 
 import numpy as np
 from tests.corpus.google_oracle import Document
@@ -14,6 +15,7 @@ from bertie.text.vocabulary import Vocabulary
 FIRST_WORD = 5  # the ids before it are [PAD] [UNK] [CLS] [SEP] [MASK], as in the oracle
 
 
+@lru_cache(maxsize=1)  # some tests make the same one of 600,000 entries
 def make_vocabulary(size: int, continuation_ids: Collection[int] = ()) -> Vocabulary:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     ids = range(len(special), size)

@@ -16,8 +16,9 @@ from tests.corpus.google_oracle import (
     Document,
     Example,
     Pair,
-    document_examples,
+    document_pairs,
     group_words,
+    make_example,
 )
 from tests.corpus.shards_for_tests import (
     FIRST_WORD,
@@ -180,8 +181,8 @@ def measure(example: Example) -> dict[str, float]:
 
 
 def measure_all(examples: Iterator[Example], count: int) -> dict[str, np.ndarray]:
-    """Compute the figures of `count` examples, taking one in ONE_IN."""
-    rows = [measure(example) for example in itertools.islice(examples, 0, count * ONE_IN, ONE_IN)]
+    """Compute the figures of `count` examples."""
+    rows = [measure(example) for example in itertools.islice(examples, count)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -191,14 +192,17 @@ def oracle_examples(
     vocabulary_size: int,
     continuation_ids: Collection[int] = (),
 ) -> Iterator[Example]:
-    """Yield examples of the oracle without end, each epoch in another order."""
+    """Yield one in ONE_IN examples of the oracle without end, each epoch in another order."""
     rng = random.Random(11)
     cap = ExampleSettings(max_seq_length=max_seq_length).max_predictions
-    while True:
-        for index in rng.sample(range(len(documents)), len(documents)):
-            yield from document_examples(
-                documents, index, max_seq_length, cap, vocabulary_size, rng, continuation_ids
-            )
+    pairs = (
+        pair
+        for _ in itertools.count()
+        for index in rng.sample(range(len(documents)), len(documents))
+        for pair in document_pairs(documents, index, max_seq_length - 3, 0.1, rng)
+    )
+    for pair in itertools.islice(pairs, 0, None, ONE_IN):
+        yield make_example(pair, cap, vocabulary_size, rng, continuation_ids)
 
 
 def stream_examples(
@@ -207,7 +211,7 @@ def stream_examples(
     vocabulary_size: int,
     continuation_ids: Collection[int] = (),
 ) -> Iterator[Example]:
-    """Yield examples of `ExampleStream` without end, in the form of the oracle's."""
+    """Yield one in ONE_IN examples of `ExampleStream` without end, in the form of the oracle's."""
     settings = ExampleSettings(max_seq_length=max_seq_length, whole_word_masking=len(continuation_ids) > 0)
     vocabulary = make_vocabulary(vocabulary_size, continuation_ids)
     stream = ExampleStream([make_shard(documents)], settings, vocabulary, seed=1)
@@ -216,7 +220,7 @@ def stream_examples(
         starts = examples.bounds[:-1].tolist()
         masks = [slice(*bounds) for bounds in itertools.pairwise(examples.masked_bounds)]
         rows = zip(original_tokens(examples), examples.next_sentence_labels, starts, masks, strict=True)
-        for original, label, start, mask_slice in rows:
+        for original, label, start, mask_slice in itertools.islice(rows, 0, None, ONE_IN):
             first_sep = original.index(SEP)
             yield Example(
                 original,
