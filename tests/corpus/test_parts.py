@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.locks import lock_file
+from bertie.base.locks import lock_directory, lock_file
 from bertie.commands.main import app
 from bertie.corpus import input_splits
 from bertie.text.tokenizer import Tokenizer
@@ -121,12 +121,13 @@ def test_job_that_runs_twice_is_one_line(folder: Path, tmp_path: Path) -> None:
     assert read_tree(bertie.join_parts(out, workers=1).path) == read_tree(folder / "corpus")
 
 
+# Prepares the first of three parts, and is killed at its second task.
 KILLED = """
 import os, signal, sys
 import bertie
 from bertie.corpus import input_splits, part_writer
 input_splits.TASK_BYTES = 2000
-write_hashes, calls = part_writer.write_hashes, int(sys.argv[4])
+write_hashes, calls = part_writer.write_hashes, 2
 def die_at_last_call(*arguments):
     global calls
     calls -= 1
@@ -134,38 +135,42 @@ def die_at_last_call(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     write_hashes(*arguments)
 part_writer.write_hashes = die_at_last_call
-folder, out, part = sys.argv[1:4]
+folder, out = sys.argv[1:]
 options = {"tokenizer": folder + "/tokenizer", "out": out, "held_out": 0.1, "workers": 1}
-bertie.prepare_part(folder + "/text", int(part), 3, **options)
+bertie.prepare_part(folder + "/text", 1, 3, **options)
 """
 
 
 def test_jobs_at_the_same_time_and_killed_ones_change_no_byte(folder: Path, tmp_path: Path) -> None:
+    """A lock of another thread is a lock of another process."""
     out = tmp_path / "corpus"
     environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
     command = [sys.executable, "-c", KILLED, str(folder), str(out)]
 
-    def start(part: int, calls: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*command, str(part), str(calls)], env=environment, stderr=subprocess.DEVNULL)
+    def prepare(part: int) -> None:
+        bertie.prepare_part(folder / "text", part, 3, tokenizer=folder / "tokenizer", out=out, **OPTIONS)
 
-    jobs = [start(1, 2), start(2, 1000), start(3, 1000)]
-    assert [job.wait() for job in jobs] == [-signal.SIGKILL, 0, 0]
+    with (
+        subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as killed,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        list(threads.map(prepare, (2, 3)))
+        assert killed.wait() == -signal.SIGKILL
     with pytest.raises(DataError, match="not finished: part 1/3"):
         bertie.join_parts(out, workers=1)
-    assert start(1, 1000).wait() == 0
+    prepare(1)
     assert read_tree(bertie.join_parts(out, workers=1).path) == read_tree(folder / "corpus")
 
 
 def test_join_while_a_job_runs_is_one_line(folder: Path, tmp_path: Path) -> None:
-    from bertie.base.locks import lock_directory
-
     out = tmp_path / "corpus"
     bertie.prepare_part(folder / "text", 1, 1, tokenizer=folder / "tokenizer", out=out, **OPTIONS)
-    with lock_directory(out, shared=True):
-        script = f"import bertie; bertie.join_parts({str(out)!r}, workers=1)"
-        environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-        assert "another bertie process is writing here" in done.stderr
+    with (
+        lock_directory(out, shared=True),
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(BertieError, match="another bertie process is writing here"),
+    ):
+        thread.submit(bertie.join_parts, out, workers=1).result()
     bertie.join_parts(out, workers=1)
 
 
