@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -189,7 +190,7 @@ def test_unpaired_surrogate_is_preserved(models, capsys, tmp_path):
 
 
 def test_standard_input_streams_and_closed_output_is_silent(models):
-    """The first results are printed while standard input is still open."""
+    """The first results are printed while standard input is still open; the status is 141."""
     arguments = ["predict", models / "classifier", "--input", "-", "--format", "jsonl", "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "bertie.commands.main", *map(str, arguments)],
@@ -209,6 +210,7 @@ def test_standard_input_streams_and_closed_output_is_silent(models):
             process.stdin.close()
         assert process.stderr.read() == b""
         alarm.cancel()
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_tables_are_read_by_the_columns_of_fine_tuning(capsys, tmp_path):
