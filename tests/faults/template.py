@@ -9,6 +9,7 @@ input and answers with one number a line:
 {"wait": PID}         wait for a command; answers the exit status, negative for a signal
 """
 
+import gc
 import json
 import os
 import signal
@@ -134,9 +135,11 @@ def _serve() -> None:
 
     from bertie.base import kernels
     from bertie.corpus import input_splits
+    from bertie.training import planning
 
     small_demo.install()
     input_splits.TASK_BYTES = 1 << 15  # so that the small inputs of the tests are several tasks
+    planning.MIN_BATCH_SECONDS = 0  # measure the speed of a network on one sequence
     event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 
     def save_nothing(figure: Figure, file: Any, **options: Any) -> None:
@@ -163,6 +166,7 @@ def _serve() -> None:
 def _fork(job: Job, answers: TextIO) -> int:
     from tests.faults import faults
 
+    gc.freeze()  # the command would search all imported packages for garbage
     if pid := os.fork():
         return pid
     answers.close()
