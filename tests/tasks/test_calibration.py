@@ -79,7 +79,7 @@ def test_two_classes_have_the_temperature_of_three_of_which_one_is_impossible(fa
 
 
 def test_thousands_of_classes_need_little_memory(monkeypatch):
-    logits, gold = draw(1000, 2000)
+    logits, gold = draw(400, 2000)
     expected = fit_temperature(logits, gold), measure_calibration(logits, gold, 2.0)
     monkeypatch.setattr(probabilities, "BLOCK_LOGITS", 20_000)
     tracemalloc.start()

@@ -357,10 +357,7 @@ def test_dropout_does_not_depend_on_pretraining(initial_model, tmp_path):
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_run_of_an_earlier_version_resumes_with_the_models_dropout(
-    initial_model, tmp_path, monkeypatch, times
-):
+def test_run_of_an_earlier_version_resumes_with_the_models_dropout(initial_model, tmp_path, monkeypatch):
     """Its settings do not name dropout, and then it was the initial model's; also if it stops again."""
     model, training, dev = with_dropout(initial_model, 0.0), make_texts(0, 100), {"dev": make_texts(1, 30)}
     former = make_settings(dropout=None, attention_dropout=None, batch_unit=None)
@@ -375,7 +372,7 @@ def test_run_of_an_earlier_version_resumes_with_the_models_dropout(
 
     with monkeypatch.context() as patch:
         patch.setattr(CustomClassification, "score", stop_every_second_call)
-        for number in range(times):
+        for number in range(2):
             settings = former if number == 0 else make_settings()
             with pytest.raises(Stopped):
                 finetune(TASK, model, training, dev, settings, tmp_path / "run", resume=number > 0)

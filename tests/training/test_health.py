@@ -228,24 +228,26 @@ EXPLODING = {"optimizer": {"learning_rate": 10.0, "max_gradient_norm": 1e9}}
 
 @pytest.mark.parametrize(("changes", "expected"), [(EXPLODING, ["exploding_gradient"]), ({}, [])])
 def test_exploding_gradient_is_reported(corpus_path, tmp_path, tiny_settings, changes, expected):
-    schedule = {"phases": [{"steps": 60, "max_seq_length": 32}], "warmup_steps": 10, "save_every": 0}
+    schedule = {"phases": [{"steps": 30, "max_seq_length": 32}], "warmup_steps": 10}
+    schedule |= {"evaluate_every": 0, "save_every": 0}
     findings = pretrain_and_check(corpus_path, tmp_path / "run", tiny_settings(**schedule, **changes))
     assert names(findings) == expected
 
 
-def test_run_that_learns_nothing_is_stuck(corpus_path, tmp_path, tiny_settings):
+def test_run_that_learns_nothing_is_stuck(corpus_path, tmp_path, tiny_settings, monkeypatch):
+    monkeypatch.setattr("bertie.training.health.PLATEAU_STEPS", 50)
     settings = tiny_settings(
         batch_size=1,
         model={"num_hidden_layers": 1},
-        phases=[{"steps": 520, "max_seq_length": 16}],
-        log_every=520,
-        evaluate_every=510,
+        phases=[{"steps": 70, "max_seq_length": 16}],
+        log_every=70,
+        evaluate_every=60,
         save_every=0,
         optimizer={"learning_rate": 1e-7},
     )
     findings = pretrain_and_check(corpus_path, tmp_path / "run", settings)
     assert names(findings) == ["unigram_plateau"]
-    assert "after 510 of 520 steps" in findings[0].message
+    assert "after 60 of 70 steps" in findings[0].message
 
 
 def test_recorded_runs_are_healthy_or_stuck():

@@ -196,6 +196,8 @@ def test_losses_beat_the_unigram_baseline(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(
         phases=[{"steps": 300, "max_seq_length": 32}],
         warmup_steps=30,
+        evaluate_every=0,
+        save_every=0,
         optimizer={"learning_rate": 3e-3},
         model={"initializer_range": 0.1, **NO_DROPOUT},
     )
