@@ -95,24 +95,30 @@ def short_measurements() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_drawing() -> Iterator[Any]:
-    """Save an empty picture instead of drawing, which takes ten times as long as the tests' training.
+def no_drawing() -> Iterator[list[tuple[object, str, Any]]]:
+    """Make empty pictures instead of drawing, which takes ten times as long as the tests' training.
 
-    Returns what draws.
+    The axes of curves, which each run has, take a twentieth of it. Returns the attributes that draw.
     """
     from matplotlib.figure import Figure  # here, because it imports numpy
 
-    savefig = Figure.savefig
+    from bertie.reports import pictures
 
     def save_nothing(figure: Figure, file: Any, **options: Any) -> None:
         file.write("<svg></svg>")
 
+    drawing = [
+        (owner, name, getattr(owner, name))
+        for owner, name in ((Figure, "savefig"), (pictures, "_curve_panel"))
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save_nothing)
-        yield savefig
+        patch.setattr(pictures, "_curve_panel", lambda *_: "<svg></svg>")
+        yield drawing
 
 
 @pytest.fixture
-def drawing(no_drawing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def drawing(no_drawing: list[tuple[object, str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw pictures in this test."""
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", no_drawing)
+    for attribute in no_drawing:
+        monkeypatch.setattr(*attribute)

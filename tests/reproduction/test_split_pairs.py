@@ -54,7 +54,7 @@ lengths = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=6), min_siz
 @given(lengths, st.integers(0, 2**32))
 def test_texts_are_split_between_words_of_a_sentence(sentence_lengths, seed):
     shard = numbered_shard(sentence_lengths)
-    continuation_ids = set(range(FIRST_WORD, FIRST_WORD + len(shard.tokens), 3))  # every third token
+    continuation_ids = frozenset(range(FIRST_WORD, FIRST_WORD + len(shard.tokens), 3))  # every third token
     vocabulary = make_vocabulary(FIRST_WORD + len(shard.tokens), continuation_ids=continuation_ids)
     document_starts = {0, *shard.sentence_ends[shard.document_ends - 1].tolist()}
     expected = [
