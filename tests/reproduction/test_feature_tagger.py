@@ -136,10 +136,10 @@ def test_tagger_learns_from_a_real_model(shared_data, tmp_path):
             (tmp_path / f"{part}.tsv").write_text("\n".join(blocks))
     settings = FeatureTaggerSettings(
         hidden_size=48,
-        batch_size=8,
+        batch_size=4,
         dropout=0.1,
-        epochs=8,
-        learning_rate=5e-3,
+        epochs=3,
+        learning_rate=1e-2,
         max_seq_length=64,
         device="cpu",
     )

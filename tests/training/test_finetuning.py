@@ -48,7 +48,7 @@ def make_settings(**changes: object) -> FinetuningSettings:
 def test_saved_model_repeats_its_dev_predictions(initial_model, tmp_path, precision):
     """Evaluation and inference are in float32, also after training in bfloat16."""
     dev, settings = make_texts(1, 100), make_settings(precision=precision)
-    result = finetune(TASK, initial_model, make_texts(0, 300), {"dev": dev}, settings, tmp_path / "run")
+    result = finetune(TASK, initial_model, make_texts(0, 200), {"dev": dev}, settings, tmp_path / "run")
     assert result.scores["dev"]["accuracy"] > 95
     predicted = result.predictions["dev"]
     assert accuracy(TASK.gold(dev), predicted) * 100 == result.scores["dev"]["accuracy"]
@@ -67,7 +67,7 @@ def test_left_to_right_model_learns_and_stays_causal(initial_model, tmp_path, bi
     result = finetune(
         TASK,
         initial_model._replace(config=config),
-        make_texts(0, 300),
+        make_texts(0, 200),
         {"dev": dev},
         settings,
         tmp_path / "run",
