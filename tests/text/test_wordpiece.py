@@ -4,7 +4,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertie.text.encoding import Encoding
@@ -85,6 +85,7 @@ def encode_both_ways(vocabulary: Vocabulary, lowercase: bool, limit: int, batch:
 
 @settings(max_examples=75, deadline=None)  # each makes two tokenizers
 @given(st.lists(texts, max_size=4), st.booleans(), st.integers(1, 4), st.sampled_from([1, 2000]))
+@example(["aΣ"], True, 4, 1)  # the sigma is final
 def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
     batch = [*batch, "".join(batch) * repeats]
     usual = encode_both_ways(plain_vocabulary, lowercase, limit, batch)
