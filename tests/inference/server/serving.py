@@ -13,6 +13,7 @@ from unittest.mock import patch
 from starlette.applications import Starlette
 
 from bertie.inference.predictor import Predictor
+from bertie.inference.server import running
 from bertie.inference.server.app import create_app
 from bertie.inference.server.middleware import OPEN, Access, Limits
 from bertie.inference.server.models import Models
@@ -58,27 +59,32 @@ class Served(NamedTuple):
 
 @contextmanager
 def serving(
-    *predictors: Predictor, limits: Limits = LIMITS, access: Access = OPEN, memory_budget: int = 0
+    *predictors: Predictor,
+    limits: Limits = LIMITS,
+    access: Access = OPEN,
+    memory_budget: int = 0,
+    closing_seconds: int = 0,
 ) -> Iterator[Served]:
     """Serve models in a thread, by the names of their directories."""
     loaded = {predictor.path: predictor for predictor in predictors}
     paths = {path.name: path for path in loaded}
     # Copies, because a server replaces the engine.
     models = Models(paths, lambda path: copy(loaded[path]), limits, memory_budget)
-    with serving_models(models, access) as served:
+    with serving_models(models, access, closing_seconds) as served:
         yield served
 
 
 @contextmanager
-def serving_models(models: Models, access: Access = OPEN) -> Iterator[Served]:
-    """Serve models in a thread."""
+def serving_models(models: Models, access: Access = OPEN, closing_seconds: int = 0) -> Iterator[Served]:
+    """Serve models in a thread; a server that stops waits so long for clients with open connections."""
     with listen("127.0.0.1", 0) as listening:
         app = create_app(models, access)
         server = Server(app, models.limits)
         thread = Thread(target=server.run, args=([listening],))
         # A server collects garbage when it starts, which takes a second among the objects of all tests. When
         # it stops, the collector would search the objects again that conftest.py has frozen.
-        with patch("gc.collect"), patch("gc.unfreeze"):
+        closing = patch.object(running, "CLOSING_SECONDS", closing_seconds)
+        with patch("gc.collect"), patch("gc.unfreeze"), closing:
             thread.start()
             try:
                 yield Served(app, server, listening.getsockname()[1], models)

@@ -435,7 +435,10 @@ def test_a_stopping_server_asks_clients_to_close_their_connections(model):
 
 def test_a_stopping_server_answers_on_open_connections(model):
     """A proxy may be sending a request on a connection that is idle when the signal comes."""
-    with serving(model) as served, closing(HTTPConnection("127.0.0.1", served.port)) as connection:
+    with (
+        serving(model, closing_seconds=1) as served,
+        closing(HTTPConnection("127.0.0.1", served.port)) as connection,
+    ):
         connection.request("GET", "/info")
         assert connection.getresponse().read()
         served.server.handle_exit(SIGTERM, None)
