@@ -43,9 +43,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def check(*args: P.args, **kwargs: P.kwargs) -> R:
-        _check_names(kwargs, signature(function).parameters)
+        expected = signature(function)
+        _check_names(kwargs, expected.parameters)
         try:
-            bound = signature(function).bind(*args, **kwargs)
+            bound = expected.bind(*args, **kwargs)
         except TypeError:  # whose message lacks the function's name; Python's has it
             return function(*args, **kwargs)
         for name, annotation in get_type_hints(function).items():

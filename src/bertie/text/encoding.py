@@ -136,9 +136,9 @@ def assemble(
         for part in range(parts):
             begin, count = np.uint64(row_bounds[part * n + i]), np.uint64(kept[part])
             for k in range(count):
-                row, place = rows[begin + k], offsets[t + k]
+                row, span = rows[begin + k], offsets[t + k]
                 input_ids[t + k], token_type_ids[t + k] = row.token, part
-                place.start, place.end = first_character + row.start, first_character + row.end
+                span.start, span.end = first_character + row.start, first_character + row.end
                 word_ids[t + k] = first_word + row.word
             t += count
             if sep_id >= 0:
