@@ -33,7 +33,7 @@ from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.tokenizer_files import VOCABULARY_FILE
 from bertie.text.tokenizer_schemas import read_tokenizer_files
-from bertie.text.vocabulary import Vocabulary
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.vocabulary_extension import (
     MIN_OCCURRENCES,
     extend_vocabulary,
@@ -342,12 +342,16 @@ def _learn_entries(
 def _print_summary(words: Sequence[str], counts: Int64s, tokens: Sequence[str], size: int) -> None:
     """Print the size of the vocabulary and the fraction of words it cannot spell."""
     print(f"{counts.sum():,} words, {len(words):,} unique; {len(tokens):,} entries", file=sys.stderr)
-    missing = set("".join(words)) - {token.removeprefix("##") for token in tokens}
+    characters = set("".join(words))
+    missing = characters - {token.removeprefix("##") for token in tokens}
     if missing:
         unknown = counts[[not missing.isdisjoint(word) for word in words]].sum()
+        alphabet = len(characters)
+        size_for_all = max(size, len(SPECIAL_TOKENS) + wordpiece_trainer.TOKENS_PER_CHARACTER * alphabet)
         print(
             f"{len(missing):,} rare characters are not in the vocabulary, so {unknown / counts.sum():.2%} of "
-            f"the words become [UNK]; a larger alphabet or size includes them",
+            f"the words become [UNK]; to include all, pass --alphabet {alphabet} --size "
+            f"{size_for_all} (alphabet={alphabet}, size={size_for_all})",
             file=sys.stderr,
         )
     if len(tokens) < size:
