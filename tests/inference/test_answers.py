@@ -46,6 +46,9 @@ def snap(text: str, part: str) -> str:
         ("東京タワーの高さは333メートルです", "33", "333"),
         ("หอไอเฟลอยู่ในปารีส", "ปารีส", "ปารีส"),
         ("新宿Station東口", "tatio", "Station"),
+        ("すこ\u3099い", "すこ", "すこ\u3099"),  # ご in two code points
+        ("すこ\u3099い", "\u3099い", "こ\u3099い"),
+        ("ที่นี่", "ที", "ที่"),
     ],
 )
 def test_answers_snap_to_words(text, part, expected):

@@ -1,6 +1,7 @@
 """Find answers: the most likely spans of a context, widened to whole words."""
 
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
@@ -58,7 +59,8 @@ def rank_answers(
 def snap_to_words(text: str, span: Span, words: Sequence[Span]) -> Span:
     """Widen a span of tokens to whole words.
 
-    A span does not grow across the characters of scripts that write no spaces.
+    In scripts that write no spaces, a span grows only over the marks of its letters, such as the
+    voicing mark of a decomposed が.
 
     Args:
         text: the text.
@@ -68,8 +70,14 @@ def snap_to_words(text: str, span: Span, words: Sequence[Span]) -> Span:
     start, end = span
     word_start = words[bisect_right(words, start, key=itemgetter(0)) - 1][0]
     word_end = words[bisect_left(words, end, key=itemgetter(1))][1]
-    while start > word_start and not _UNSPACED.search(text, start - 1, start + 1):
+    while start > word_start and not _may_begin(text, start):
         start -= 1
-    while end < word_end and not _UNSPACED.search(text, end - 1, end + 1):
+    while end < word_end and not _may_begin(text, end):
         end += 1
     return start, end
+
+
+def _may_begin(text: str, index: int) -> bool:
+    """Whether a span may begin at this character in the middle of a word, or end before it."""
+    is_unspaced = _UNSPACED.search(text, index - 1, index + 1) is not None
+    return is_unspaced and not unicodedata.category(text[index]).startswith("M")

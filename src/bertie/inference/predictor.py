@@ -486,7 +486,8 @@ class Predictor:
 
         An answer consists of whole words: a span that begins or ends inside a word is widened. In
         scripts without spaces between words, such as Chinese, Japanese and Thai, the span stays as
-        it is. `bertie evaluate` scores the spans as they are, as the official script does.
+        it is, except that no mark is separated from its letter. `bertie evaluate` scores the spans
+        as they are, as the official script does.
 
         A model fine-tuned with unanswerable questions returns an empty answer first if the score of
         "no answer" exceeds the score of the best answer by more than the directory's
