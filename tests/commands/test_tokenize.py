@@ -50,3 +50,11 @@ def test_terminal_as_standard_input_is_announced() -> None:
         os.close(terminal)
     assert done.stderr == "reading standard input; end with Ctrl-D\n"
     assert done.stdout == ""
+
+
+def test_characters_that_standard_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, "東"])).save(tmp_path)
+    command = [sys.executable, "-m", "bertie", "tokenize", str(tmp_path), "東"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].split()[3:] == ["\\u6771", "\\u6771"]

@@ -196,7 +196,10 @@ class _Log(FileIO):
 
 
 def _prepare_streams() -> None:
-    """Make standard error a stream if it is closed, and let no command stop because its log is lost."""
+    """Make standard error a stream if it is closed, and let no command stop because its log is lost.
+
+    Characters that the encoding of standard output lacks are escaped, as on standard error.
+    """
     if sys.stderr is None:  # as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for name in ("stdout", "stderr"):
@@ -204,6 +207,8 @@ def _prepare_streams() -> None:
         if stream is not None and (stream.isatty() or stream is sys.__stderr__):
             log = BufferedWriter(_Log(stream.fileno(), "w", closefd=False))
             setattr(sys, name, TextIOWrapper(log, stream.encoding, stream.errors, line_buffering=True))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _check_current_folder() -> None:
