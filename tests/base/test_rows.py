@@ -220,6 +220,15 @@ def test_missing_column_suggests_the_nearest(tmp_path, suffix):
         assert str(raised.value) == f"{location}: no column {column!r}; {hint}the columns are text, label"
 
 
+def test_column_in_another_unicode_form_is_shown_with_its_code_points(tmp_path):
+    write(tmp_path / "a.csv", ".csv", {"Gro\u0308ße": ["x"]})
+    message = (
+        r"no column 'Größe'; the file has the same letters in other code points, 'Gro\u0308\xdfe': rename"
+    )
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        read_rows(tmp_path / "a.csv", ["Größe"])
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ""])
 def test_missing_columns_name_their_options(tmp_path, suffix):
     table = {"review": ["x"], "label": ["y"]}

@@ -241,6 +241,12 @@ def test_the_text_is_not_suggested_as_its_pair(tmp_path):
         list(read_records(tmp_path / "a.csv", "csv", {"text": "text", "pair": "pair"}))
 
 
+def test_column_in_another_unicode_form_is_shown_with_its_code_points(tmp_path):
+    (tmp_path / "a.csv").write_text("Gro\u0308ße\nx\n")
+    with pytest.raises(SettingsError, match=r"no column 'Größe'; .* 'Gro\\u0308\\xdfe': rename the column"):
+        list(read_records(tmp_path / "a.csv", "csv", {"text": "Größe"}))
+
+
 def test_missing_files_and_damaged_input_are_reported(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"nowhere\.txt: no such file"):
         read(tmp_path / "nowhere.txt")

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+from unicodedata import normalize
 
 from bertie.base.arrow_messages import read_bodies
 from bertie.base.environment import install_command, require_memory
@@ -35,15 +36,23 @@ _WIDTHS = {
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
     """Return the error about a missing column, with the columns of the table.
 
-    `advice` is the end of the message, unless another separator hides the columns.
+    `advice` is the end of the message, unless `header_hint` has better advice.
     """
     near = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    if separator := separator_hint(names):
-        hint, advice = f"{separator}; ", ""
+    if better := header_hint(column, names):
+        hint, advice = f"{better}; ", ""
     return SettingsError(
         f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
     )
+
+
+def header_hint(column: str, names: Sequence[str]) -> str:
+    """Return advice about a header with another separator, or the column in another form, otherwise ""."""
+    for name in names:
+        if normalize("NFC", name) == normalize("NFC", column):  # `repr` would show the same letters
+            return f"the file has the same letters in other code points, {name!a}: rename the column"
+    return separator_hint(names)
 
 
 def separator_hint(names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from bertie.base.rows import (
 )
 from bertie.base.schemas import shorten
 from bertie.base.storage import as_path
-from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
+from bertie.base.tables import header_hint, iterate_batches, missing_column, open_parquet
 from bertie.base.texts import is_blank
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
@@ -205,7 +205,7 @@ def _missing_column(row: Mapping[str, Any], field: str, column: str, location: s
 
     It lists the columns and suggests one of them.
     """
-    if separator_hint(names := list(row)):
+    if header_hint(column, names := list(row)):
         return missing_column(location, column, names)
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
     longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")
