@@ -206,6 +206,12 @@ def test_wrapped_lines_are_joined(tmp_path: Path) -> None:
     )
 
 
+def test_wrapped_lines_of_scripts_without_spaces_are_joined_without_a_space(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("東京のミュージ\nアムで Python\nを学ぶ。\n\n서울\n은\n")
+    (document,) = read_documents(tmp_path / "book.txt", "wrapped")
+    assert document.split_sentences() == ["東京のミュージアムで Python を学ぶ。", "서울 은"]
+
+
 def test_format_of_real_files_is_detected(shared_data: Path) -> None:
     text = shared_data / "text"
     assert detect_format(text / "wikipedia-small/wiki_00") == "wikiextractor"

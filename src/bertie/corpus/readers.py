@@ -32,7 +32,9 @@ from bertie.corpus.formats import TABLES, Format, resolve_format
 from bertie.corpus.row_readers import ROW_READERS
 from bertie.corpus.sources import LanguageColumn, Source, choose_errors, not_utf8
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
+from bertie.text.unicode import UNSPACED
 
+_UNSPACED_BREAK = re.compile(f"\n(?<={UNSPACED}\n)(?={UNSPACED})")  # begins with a line end: quick to find
 _PAGE_TAG = re.compile(rb"(</?page>)")
 
 
@@ -268,9 +270,14 @@ def _unwrap(pieces: Iterable[str]) -> Iterator[str]:
             if line:
                 paragraph.append(line)
             elif paragraph:
-                finished.append(" ".join(paragraph) + "\n")
+                finished.append(_join_lines(paragraph) + "\n")
                 paragraph = []
-    yield "".join([*finished, " ".join(paragraph)])
+    yield "".join([*finished, _join_lines(paragraph)])
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    """Join lines with spaces, except between characters of scripts that write none."""
+    return _UNSPACED_BREAK.sub("", "\n".join(lines)).replace("\n", " ")
 
 
 def _read_sentences(source: Source) -> Iterator[Document]:

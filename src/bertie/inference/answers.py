@@ -13,13 +13,9 @@ from bertie.inference.words import Span, word_spans
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.unicode import UNSPACED
 
-# Characters of scripts without spaces between words, in which a "word" of BERT's basic tokenizer may be a
-# whole sentence: the scripts of UAX #14's class SA (Thai, Lao, Burmese, Khmer, …), kana, and Han.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
+_UNSPACED = re.compile(UNSPACED)
 
 
 def unanswered_questions(questions: Sequence[str], contexts: Sequence[str]) -> Questions:

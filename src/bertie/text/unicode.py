@@ -44,6 +44,13 @@ CASED = 128  # the properties Cased (unless ignorable) and Case_Ignorable, for t
 IGNORABLE = 256
 WORD_CHARACTER = 512  # \w of Unicode's UTS #18: letters, marks, decimal digits, connectors and joiners
 
+# Characters of scripts without spaces between words, in which a "word" of BERT's basic tokenizer may be a
+# whole sentence: the scripts of UAX #14's class SA (Thai, Lao, Burmese, Khmer, …), kana, and Han.
+UNSPACED = (
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
 
 class UnicodeTables(NamedTuple):
     """Arrays in the form that the kernels take.
