@@ -289,6 +289,11 @@ def test_json_is_indented_and_not_escaped(tmp_path: Path) -> None:
     assert (tmp_path / "x.json").read_bytes().decode("utf-8") == '{\n  "名": "Würde"\n}\n'
 
 
+def test_read_json_accepts_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"ü": 1}', encoding="utf-8-sig")
+    assert read_json(tmp_path / "a.json") == {"ü": 1}
+
+
 def test_read_json_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.json: no such file"):
         read_json(tmp_path / "absent.json")
