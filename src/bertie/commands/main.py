@@ -207,7 +207,7 @@ def _prepare_streams() -> None:
         if stream is not None and (stream.isatty() or stream is sys.__stderr__):
             log = BufferedWriter(_Log(stream.fileno(), "w", closefd=False))
             setattr(sys, name, TextIOWrapper(log, stream.encoding, stream.errors, line_buffering=True))
-    if isinstance(sys.stdout, TextIOWrapper):
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
