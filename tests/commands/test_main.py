@@ -591,8 +591,9 @@ INTERRUPTED = """
 import atexit, os, signal, sys, threading, time
 atexit.register(lambda: place == "exit" and signal.raise_signal(signal.SIGINT))
 import numpy as np
+from bertie.__main__ import main
 from bertie.base.kernels import kernel
-from bertie.commands.main import app, main
+from bertie.commands.main import app
 from bertie.commands.options import exit_on_interrupt
 
 @kernel
@@ -621,11 +622,14 @@ def wait(place: str):
         elif place == "import":
             sys.settrace(interrupt_callback)
             import colorsys
+        elif place == "model":  # which Python frees after `main`
+            held = Freed()
+            raise KeyboardInterrupt
         else:
             Freed()
         time.sleep(60)
 
-for place in ("kernel", "destructor", "import", "exit"):
+for place in ("kernel", "destructor", "import", "model", "exit"):
     process = os.fork()
     if not process:
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), 2)
@@ -641,12 +645,13 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     command = [sys.executable, "interrupted.py"]
     done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
-    assert done.stdout.split() == ["130", "130", "130", str(-signal.SIGINT)]
+    assert done.stdout.split() == ["130", "130", "130", str(-signal.SIGINT), str(-signal.SIGINT)]
     for place in ("kernel", "destructor", "import"):
         err = (tmp_path / place).read_text()
         assert err.splitlines()[-1] == "bertie: stopped; run it again"
         assert "Traceback" not in err
-    assert (tmp_path / "exit").read_text() == "bertie: stopped; run it again\n"
+    for place in ("model", "exit"):
+        assert (tmp_path / place).read_text() == "bertie: stopped; run it again\n"
 
 
 def test_the_command_that_resumes_a_run_can_be_pasted(tmp_path, monkeypatch):
@@ -712,7 +717,7 @@ def test_ctrl_c_stays_ignored_where_it_was():
         "import atexit, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "sys.argv = ['bertie', '--help']\n"
         "atexit.register(lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))\n"
-        "from bertie.commands.main import main\n"
+        "from bertie.__main__ import main\n"
         "main()"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"

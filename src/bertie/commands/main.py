@@ -174,9 +174,6 @@ def main() -> None:
             advice += " with --resume"
         print(f"bertie: {location}{advice}", file=sys.stderr)
         sys.exit(2)
-    finally:  # while Python exits, which takes a while, Ctrl-C ends the process without a traceback
-        if signal.getsignal(signal.SIGINT) is _interrupt:
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 class _Log(FileIO):
