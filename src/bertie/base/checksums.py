@@ -115,7 +115,7 @@ def _listed(directory: Path) -> dict[str, str]:
 def _read_sums(file: Path) -> dict[str, str]:
     sums = {}
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines() or [""]  # bertie writes no empty ones
     except (UnicodeDecodeError, IsADirectoryError):
         lines = [""]
     for number, line in enumerate(lines, start=1):
