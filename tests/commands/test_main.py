@@ -201,6 +201,7 @@ def test_an_output_that_cannot_be_replaced_is_one_line(workspace, capsys, tmp_pa
 
 
 FULL = "the disk is full; free some space and run the command again"
+LIMITED = "the file exceeds the size limit; raise it with `ulimit -f` and run the command again"
 OUT_OF_MEMORY = "out of memory; free some, or use fewer workers or smaller batches"
 
 
@@ -219,6 +220,8 @@ def with_note(error: BaseException, note: str) -> BaseException:
             "a: permission denied; choose an",
         ),
         (OSError(errno.ENOSPC, ""), FULL),  # standard output
+        (OSError(errno.EFBIG, "", "a"), f"a: {LIMITED}\n"),
+        (with_note(OSError(errno.EFBIG, "", "a"), "resume with --resume"), f"a: {LIMITED} with --resume"),
         (OSError(errno.EMFILE, "", "a"), "a: too many open files; allow more with `ulimit -n`"),
         (OSError("libtorch.so: failed to map segment from shared object"), OUT_OF_MEMORY),
         (ImportError("libtorch.so: failed to map segment from shared object"), OUT_OF_MEMORY),

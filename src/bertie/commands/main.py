@@ -75,7 +75,7 @@ for command in (
 ):
     app.command(cls=CommandWithRecipes if command in (pretrain, search, reproduce) else Command)(command)
 
-_FREE_SPACE = "free some space and run the command again"
+_AGAIN = "run the command again"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"
 _FEW_FILES = "too many open files; allow more with `ulimit -n`, or use fewer workers"
 _OUT_OF_MEMORY = "out of memory; free some, or use fewer workers or smaller batches"
@@ -91,10 +91,10 @@ _MEMORY_MESSAGES = (
 _NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
 # Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
 SYSTEM_ERRORS = {
-    errno.ENOENT: "no such file or folder; if it was there before, run the command again",
-    errno.ENOSPC: f"the disk is full; {_FREE_SPACE}",
-    errno.EDQUOT: f"the disk quota is used up; {_FREE_SPACE}",
-    errno.EFBIG: f"the file exceeds the size limit (see `ulimit -f`); {_FREE_SPACE}",
+    errno.ENOENT: f"no such file or folder; if it was there before, {_AGAIN}",
+    errno.ENOSPC: f"the disk is full; free some space and {_AGAIN}",
+    errno.EDQUOT: f"the disk quota is used up; free some space and {_AGAIN}",
+    errno.EFBIG: f"the file exceeds the size limit; raise it with `ulimit -f` and {_AGAIN}",
     errno.EROFS: "the file system is read-only; choose another path",
     errno.EACCES: _NO_PERMISSION,
     errno.EPERM: _NO_PERMISSION,
@@ -168,9 +168,7 @@ def main() -> None:
         # Standard output has no file name.
         location = escape_line_breaks(f"{error.filename}: ") if error.filename else ""
         advice = SYSTEM_ERRORS[error.errno]
-        if advice.endswith(_FREE_SPACE) and any(
-            "--resume" in note for note in getattr(error, "__notes__", ())
-        ):
+        if advice.endswith(_AGAIN) and any("--resume" in note for note in getattr(error, "__notes__", ())):
             advice += " with --resume"
         print(f"bertie: {location}{advice}", file=sys.stderr)
         sys.exit(2)
