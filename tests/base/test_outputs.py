@@ -207,10 +207,14 @@ def test_folder_without_permission_is_refused(tmp_path):
         pytest.skip("this system does not allow user namespaces")
     (tmp_path / "locked").mkdir()
     (tmp_path / "locked").chmod(0o500)
-    code = "from bertie.base.outputs import *; check_output(Path('locked/new/out'), force=False)"
-    done = subprocess.run(
-        ["unshare", "--user", sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.stderr.splitlines()[-1].endswith(
-        "locked/new/out: cannot be created (permission denied); choose another path"
-    )
+    for check, message in (
+        ("outputs import *; check_output(Path('locked/new/out'), force=False)", "new/out: cannot be created"),
+        ("locks import *; lock_directory(Path('locked')).__enter__()", "locked: cannot be written to"),
+    ):
+        done = subprocess.run(
+            ["unshare", "--user", sys.executable, "-c", f"from bertie.base.{check}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert f"{message} (permission denied); " in done.stderr.splitlines()[-1]

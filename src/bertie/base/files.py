@@ -97,7 +97,10 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
         if error.errno in FULL_DISK:
             raise OSError(error.errno, error.strerror, str(output or path)) from None
         reason = (error.strerror or str(error)).lower()
-        raise SettingsError(f"{output or path}: cannot be created ({reason}); choose another path") from None
+        advice = f"cannot be created ({reason}); choose another path"
+        if os.path.isdir(output or path):  # such as a run to resume
+            advice = f"cannot be written to ({reason}); make it writable, or choose another path"
+        raise SettingsError(f"{output or path}: {advice}") from None
 
 
 def _exists(path: Path) -> bool:
