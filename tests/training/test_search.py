@@ -45,6 +45,14 @@ def test_search_with_other_examples_is_rejected(arguments, tmp_path):
         search(task, initial_model, make_texts(9, 40), dev, settings, tmp_path)
 
 
+def test_a_setting_that_changes_the_encoded_texts_is_named(arguments, tmp_path):
+    search(*arguments, tmp_path)
+    shorter = SETTINGS.finetuning.model_copy(update={"max_seq_length": 4})
+    settings = SETTINGS.model_copy(update={"finetuning": shorter})
+    with pytest.raises(SettingsError, match=r"finetuning\.max_seq_length was \d+ when .* and is 4 now"):
+        search(*arguments[:-1], settings, tmp_path)
+
+
 def test_damaged_scores_of_a_run_are_reported(arguments, tmp_path):
     first = search(*arguments, tmp_path)
     best, other = (trial.runs[0] / "result.json" for trial in first.trials)

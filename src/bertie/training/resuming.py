@@ -94,7 +94,8 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         raise SettingsError(f"{run.path}: no run to resume here; start one without --resume (resume=True)")
     original = resolve(type(settings), read_settings(run.settings_file), source=str(run.settings_file))
     old_values, new_values = dict(_flatten(original)), dict(_flatten(settings))
-    for key in old_values | new_values:
+    # A changed setting can change the encoded data, too; the error about the setting is the helpful one.
+    for key in sorted(old_values | new_values, key=_is_fingerprint):
         old, new = old_values.get(key), new_values.get(key)
         if old == new or key in may_change:
             continue
@@ -108,6 +109,10 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             f"{run.path}: {key} was {old!r} when the run started and is {new!r} now; resume "
             f"without this setting and without a recipe, or start a new run"
         )
+
+
+def _is_fingerprint(key: str) -> bool:
+    return key.rpartition(".")[2] in FINGERPRINTS
 
 
 def check_new_run(run: RunDirectory) -> None:
