@@ -48,7 +48,7 @@ def missing_column(location: str, column: str, names: Sequence[str], advice: str
 
 
 def header_hint(column: str, names: Sequence[str]) -> str:
-    """Return advice about a header with another separator, or the column in another form, otherwise ""."""
+    """Return advice if a header has the column in another Unicode form, or another separator; or ""."""
     for name in names:
         if normalize("NFC", name) == normalize("NFC", column):  # `repr` would show the same letters
             return f"the file has the same letters in other code points, {name!a}: rename the column"

@@ -34,7 +34,8 @@ from bertie.corpus.sources import LanguageColumn, Source, choose_errors, not_utf
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
 from bertie.text.unicode import UNSPACED
 
-_UNSPACED_BREAK = re.compile(f"\n(?<={UNSPACED}\n)(?={UNSPACED})")  # begins with a line end: quick to find
+# Begins with "\n", which `re` finds faster than a set of characters.
+_UNSPACED_BREAK = re.compile(f"\n(?<={UNSPACED}\n)(?={UNSPACED})")
 _PAGE_TAG = re.compile(rb"(</?page>)")
 
 
