@@ -82,11 +82,14 @@ def rows(rounds: int) -> Iterator[Row]:
         )
         peer = version("sentence-transformers")
         export(checkpoint(), folder / "onnx", Quantization())
-        for engine, model in (("torch", checkpoint()), ("onnx", folder / "onnx")):
+        for engine, model, of in (
+            ("torch", checkpoint(), "in PyTorch"),
+            ("onnx", folder / "onnx", "of an ONNX export"),
+        ):
             vectors = take_turns({"first_vector": model, "first_vector_of_peer": checkpoint()}, rounds)
             yield at_most(
                 f"start-first-vector-{engine}",
-                f"a new process to its first vector, 6 × 384 ({engine})",
+                f"a new process to its first vector {of}, 6 × 384",
                 peer,
                 "s",
                 vectors["first_vector"],
