@@ -113,7 +113,7 @@ def test_models_give_the_bytes_of_a_local_run(scheduler, tmp_path, monkeypatch, 
     (tmp_path / "in.txt").write_text("".join(f"the cat {n} sat\n" for n in range(20)))
     suffix = {"predict": "jsonl", "features": "parquet"}[command]
     for name, options in (("local", []), ("dask", ["--scheduler", scheduler])):
-        output = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / f"{name}.{suffix}")]
+        output = ["--input", str(tmp_path / "in.txt"), "--out", str(tmp_path / f"{name}.{suffix}")]
         monkeypatch.setattr(sys, "argv", ["bertie", command, str(model), *output, *options])
         with pytest.raises(SystemExit) as status:
             main.main()

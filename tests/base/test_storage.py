@@ -210,7 +210,7 @@ def test_models_read_and_write_urls(
     memory.put_file(str(folder / f"in.{suffix}"), f"/data/in.{suffix}")
     out = {"predict": "out.jsonl", "embed": "out.parquet", "features": "out.parquet"}[command]
     for place in (str(folder), "memory://data"):
-        arguments = [command, str(model), "--input", f"{place}/in.{suffix}", "--output", f"{place}/{out}"]
+        arguments = [command, str(model), "--input", f"{place}/in.{suffix}", "--out", f"{place}/{out}"]
         result = CliRunner().invoke(app, arguments)
         assert not result.exception, result.exception
     assert memory.cat_file(f"/data/{out}") == (folder / out).read_bytes()

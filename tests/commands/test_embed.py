@@ -71,7 +71,7 @@ def test_every_row_has_the_models_vector(directory, capsys, tmp_path, monkeypatc
     expected = bertie.load(directory).embed([TEXTS[i] for i in FILLED])
     for name, options in write_inputs(tmp_path).items():
         output = tmp_path / f"{name}-out{suffix}"
-        status, out, err = run(capsys, directory, "--input", tmp_path / name, *options, "--output", output)
+        status, out, err = run(capsys, directory, "--input", tmp_path / name, *options, "--out", output)
         assert (status, out) == (0, ""), err
         assert err.splitlines()[-1] == "embedding: blank texts, which have no vector: 2"
         vectors = read_vectors(output)
@@ -83,7 +83,7 @@ def test_other_columns_are_kept(directory, capsys, tmp_path):
     for name, options in write_inputs(tmp_path).items():
         for suffix in (".parquet", ".jsonl"):
             output = tmp_path / f"{name}-out{suffix}"
-            assert run(capsys, directory, "--input", tmp_path / name, *options, "--output", output)[0] == 0
+            assert run(capsys, directory, "--input", tmp_path / name, *options, "--out", output)[0] == 0
             if suffix == ".parquet":
                 table = pyarrow.parquet.read_table(output)
                 rows = table.to_pylist()
@@ -105,7 +105,7 @@ def test_any_path_is_read_and_written(directory, capsys, tmp_path, monkeypatch, 
     path.mkdir()
     (path / "in.jsonl").write_text('{"text": "mat"}\n')
     for source, output in (("in.jsonl", "middle.parquet"), ("middle.parquet", "out.npy")):
-        arguments = ["--input", path / source, "--output", path / output]
+        arguments = ["--input", path / source, "--out", path / output]
         assert run(capsys, directory, *arguments)[0] == 0
     assert len(np.load(path / "out.npy")) == 1
 
@@ -132,12 +132,12 @@ def test_a_column_embedding_is_not_replaced(directory, capsys, tmp_path, source)
     (tmp_path / "in.jsonl").write_text('{"text": "cat"}\n{"text": "cat", "embedding": [1]}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["cat"], "embedding": [7]}), tmp_path / "in.parquet")
     for output in (tmp_path / "out.parquet", tmp_path / "out.jsonl"):
-        status, _, err = run(capsys, directory, "--input", tmp_path / source, "--output", output)
+        status, _, err = run(capsys, directory, "--input", tmp_path / source, "--out", output)
         assert (status, err.count("\n")) == (2, 1)
         assert "column 'embedding' would be replaced by the column of the results; rename or remove it" in err
         assert not output.exists()
     # A .npy file has no columns.
-    options = ["--input", tmp_path / source, "--output", tmp_path / "out.npy"]
+    options = ["--input", tmp_path / source, "--out", tmp_path / "out.npy"]
     assert run(capsys, directory, *options)[0] == 0
 
 
@@ -145,14 +145,14 @@ def test_a_column_embedding_is_not_replaced(directory, capsys, tmp_path, source)
 def test_an_empty_file_has_no_vectors(directory, capsys, tmp_path, suffix):
     (tmp_path / "in.txt").touch()
     output = tmp_path / f"out{suffix}"
-    assert run(capsys, directory, "--input", tmp_path / "in.txt", "--output", output)[0] == 0
+    assert run(capsys, directory, "--input", tmp_path / "in.txt", "--out", output)[0] == 0
     assert read_vectors(output) == []
 
 
 @pytest.mark.parametrize("suffix", [".NPY", ".Parquet", ".JSONL"])
 def test_suffixes_may_have_capital_letters(directory, capsys, tmp_path, suffix):
     for output in (tmp_path / f"out{suffix}", tmp_path / f"out{suffix.lower()}"):
-        assert run(capsys, directory, *TEXT, "--output", output)[0] == 0
+        assert run(capsys, directory, *TEXT, "--out", output)[0] == 0
     assert (tmp_path / f"out{suffix}").read_bytes() == (tmp_path / f"out{suffix.lower()}").read_bytes()
 
 
@@ -160,22 +160,22 @@ TEXT = ["--text", "the cat"]
 BAD = {
     "neither": ([], "give either --text or --input"),
     "both": ([*TEXT, "--input", "in.csv"], "give either --text or --input"),
-    "suffix": ([*TEXT, "--output", "out.csv"], "--output out.csv: unknown format; name it .npy, .parquet"),
-    "existing": ([*TEXT, "--output", "old.npy"], "old.npy: exists already; choose another name, or"),
-    "input": (["--input", "in.jsonl", "--output", "in.jsonl", "--force"], "would replace the input"),
+    "suffix": ([*TEXT, "--out", "out.csv"], "--out out.csv: unknown format; name it .npy, .parquet"),
+    "existing": ([*TEXT, "--out", "old.npy"], "old.npy: exists already; choose another name, or"),
+    "input": (["--input", "in.jsonl", "--out", "in.jsonl", "--force"], "would replace the input"),
     "no column": (
         ["--input", "in.csv"],
         "in.csv, line 2: no column 'text'; the columns are id, a body; choose one of them, such as --column "
         "'text=a body'",
     ),
     "no column of Parquet": (
-        ["--input", "in.parquet", "--output", "out.parquet"],
+        ["--input", "in.parquet", "--out", "out.parquet"],
         "in.parquet: no column 'text'; the columns are id, body; choose one of them",
     ),
     "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: column 'text' is empty; fill it in, or"),
     "words": (["--input", "in.conll"], "in.conll: .conll files have words; bertie features writes their"),
     "types": (
-        ["--input", "in.jsonl", "--output", "out.parquet"],
+        ["--input", "in.jsonl", "--out", "out.parquet"],
         "in.jsonl, line 1 and below: column 'id' holds values of several types",
     ),
 }
@@ -209,7 +209,7 @@ def test_an_error_in_writing_ends_the_progress(directory, capsys, tmp_path, monk
 
     monkeypatch.setattr(embedding_files, "write_embeddings", write_one)
     write_inputs(tmp_path)
-    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.npy")
+    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--out", tmp_path / "out.npy")
     assert (status, err) == (2, "bertie: the disk is full\n")
     assert written[0].gi_frame is None  # the generator, which shows the progress, is closed
 
@@ -223,7 +223,7 @@ def test_a_file_that_is_cut_while_it_is_read_has_no_output(directory, capsys, tm
         return embed(*arguments, **options)
 
     monkeypatch.setattr(Predictor, "embed", cut_and_embed)
-    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.npy")
+    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--out", tmp_path / "out.npy")
     assert (status, list(tmp_path.iterdir())) == (2, [tmp_path / "in.txt"])
     assert err.endswith(
         f"bertie: {tmp_path}/in.txt: changed while it was read; wait until it is complete, then run the "
@@ -245,7 +245,7 @@ def test_rows_without_a_text_are_skipped(directory, capsys, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "cat"}\n{"text": null}\nno\n{"text": "mat"}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["cat", None, "mat"]}), tmp_path / "in.parquet")
     for name, count in (("in.jsonl", 2), ("in.parquet", 1)):
-        arguments = [directory, "--input", tmp_path / name, "--output", tmp_path / f"{name}.parquet"]
+        arguments = [directory, "--input", tmp_path / name, "--out", tmp_path / f"{name}.parquet"]
         assert run(capsys, *arguments)[0] == 2
         status, _, err = run(capsys, *arguments, "--on-error", "skip")
         assert status == 0, err
@@ -266,7 +266,7 @@ def test_columns_may_be_null_or_missing_in_the_first_rows(directory, capsys, tmp
     (tmp_path / "in.jsonl").write_text(lines)
     output = tmp_path / "out.parquet"
     status, _, err = run(
-        capsys, directory, "--input", tmp_path / "in.jsonl", "--output", output, "--on-error", "skip"
+        capsys, directory, "--input", tmp_path / "in.jsonl", "--out", output, "--on-error", "skip"
     )
     assert status == 0, err
     assert err.count("skipped: ") == 1
@@ -279,7 +279,7 @@ def test_columns_may_be_null_or_missing_in_the_first_rows(directory, capsys, tmp
         ('{"text": "a"}\n{"text": "b", "late": 1}\n', "column 'late' is not in the first rows; write a"),
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        arguments = ["--input", "-", "--format", "jsonl", "--output", tmp_path / "piped.parquet"]
+        arguments = ["--input", "-", "--format", "jsonl", "--out", tmp_path / "piped.parquet"]
         status, _, err = run(capsys, directory, *arguments, "--on-error", "skip")
         assert status == 2
         assert message in err
@@ -290,7 +290,7 @@ def test_columns_of_several_types_are_found_before_the_computation(directory, ca
     monkeypatch.setattr(embedding_files, "CHUNK_ROWS", 1)
     (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": "x", "text": "b"}\n')
     monkeypatch.setattr(Predictor, "embed", None)
-    arguments = ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet"]
+    arguments = ["--input", tmp_path / "in.jsonl", "--out", tmp_path / "out.parquet"]
     status, _, err = run(capsys, directory, *arguments)
     assert status == 2
     assert "line 2 and below: a column holds values of several types (Unable to merge: Field id has" in err
@@ -310,7 +310,7 @@ def test_skipped_values_of_other_types_are_json_in_parquet(directory, capsys, tm
     texts = ["cat", 3, None, {"a": ["b"]}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     output = tmp_path / "out.parquet"
-    arguments = [directory, "--input", tmp_path / "in.jsonl", "--output", output, "--on-error", "skip"]
+    arguments = [directory, "--input", tmp_path / "in.jsonl", "--out", output, "--on-error", "skip"]
     status, _, err = run(capsys, *arguments)
     assert status == 0, err
     assert pyarrow.parquet.read_table(output)["text"].to_pylist() == ["cat", "3", None, '{"a": ["b"]}']

@@ -52,7 +52,7 @@ def test_every_input_format_gives_the_same_rows(run, directory, tmp_path):
     expected = bertie.load(directory).features(TEXTS, [0, -1])
     for name, options in write_inputs(tmp_path).items():
         output = tmp_path / f"{name}.parquet"
-        done = run("--input", tmp_path / name, *options, "--layers", "0,-1", "--output", output)
+        done = run("--input", tmp_path / name, *options, "--layers", "0,-1", "--out", output)
         assert done[0] == 0
         assert re.fullmatch(rf"features: {len(TEXTS)} texts  .* in 0:\d\d\n", done[1])
         table = pyarrow.parquet.read_table(output)
@@ -69,9 +69,9 @@ def test_chunk_size_does_not_change_the_vectors(run, directory, tmp_path, monkey
     write_inputs(tmp_path)
     options = ["--input", tmp_path / "in.txt", "--words", "--combine", "sum", "--layers=-2,-1"]
     options += ["--weights", "0.5,2"]
-    assert run(*options, "--output", tmp_path / "whole.parquet")[0] == 0
+    assert run(*options, "--out", tmp_path / "whole.parquet")[0] == 0
     monkeypatch.setattr(command, "CHUNK_BYTES", 16 * 4 * 20)  # 20 vectors, so 20 characters
-    assert run(*options, "--output", tmp_path / "chunks.parquet")[0] == 0
+    assert run(*options, "--out", tmp_path / "chunks.parquet")[0] == 0
     whole, chunks = (
         pyarrow.parquet.ParquetFile(tmp_path / f"{name}.parquet") for name in ("whole", "chunks")
     )
@@ -90,7 +90,7 @@ def test_conll_words_are_read_in_their_document(run, directory, tmp_path, monkey
     (tmp_path / "in.conll").write_text("the O\ncats O\n\nin O\nParis B-LOC\n\n-DOCSTART- O\n\nsat O\n\n")
     monkeypatch.setattr(command, "CHUNK_BYTES", 1)
     output = tmp_path / "out.arrow"
-    done = run("--input", tmp_path / "in.conll", "--output", output, "--float16")
+    done = run("--input", tmp_path / "in.conll", "--out", output, "--float16")
     assert done[0] == 0
     table = pyarrow.ipc.open_stream(output.read_bytes()).read_all()
     assert table["words"].to_pylist() == [["the", "cats"], ["in", "Paris"], ["sat"]]
@@ -104,7 +104,7 @@ def test_conll_words_are_read_in_their_document(run, directory, tmp_path, monkey
 def test_pooling_gives_one_vector_for_each_text(run, directory, tmp_path):
     write_inputs(tmp_path)
     output = tmp_path / "out.parquet"
-    assert run("--input", tmp_path / "in.txt", "--pool", "mean", "--output", output)[0] == 0
+    assert run("--input", tmp_path / "in.txt", "--pool", "mean", "--out", output)[0] == 0
     rows = pyarrow.parquet.read_table(output)["layer_2"].to_pylist()
     expected = bertie.load(directory).features(TEXTS)
     assert rows[1] is None
@@ -116,7 +116,7 @@ def test_other_columns_are_not_read(run, tmp_path):
     damaged = pyarrow.array([b"\xff", b"\xff"]).view("string")  # not UTF-8
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "name": damaged}), tmp_path / "in.parquet")
     output = tmp_path / "out.parquet"
-    assert run("--input", tmp_path / "in.parquet", "--output", output)[0] == 0
+    assert run("--input", tmp_path / "in.parquet", "--out", output)[0] == 0
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
@@ -124,14 +124,14 @@ def test_empty_input_gives_columns_without_rows(run, tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     output = tmp_path / "out.parquet"
     options = ["--layers=-2,-1", "--combine", "concat"]
-    assert run("--input", tmp_path / "in.jsonl", "--output", output, *options)[0] == 0
+    assert run("--input", tmp_path / "in.jsonl", "--out", output, *options)[0] == 0
     table = pyarrow.parquet.read_table(output)
     assert (table.column_names, table.num_rows) == (["tokens", "combined"], 0)
     assert table.schema.field("combined").type.value_type.list_size == 32
 
 
 BAD = {
-    "output": (["--output", "out.csv"], "--output out.csv: unknown format; name it .parquet or .arrow"),
+    "output": (["--out", "out.csv"], "--out out.csv: unknown format; name it .parquet or .arrow"),
     "layers": (["--layers", "0;1"], "--layers 0;1: give numbers separated by commas"),
     "a layer": (["--layers", "3"], "layer 3: not in this model; choose from 0, the embeddings, to 2"),
     "weights": (
@@ -156,7 +156,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(run, tmp_path, monkeypatch, 
     Path("in.jsonl").write_text('{"text": "a"}\n{"text": 1}\n')
     before = set(tmp_path.iterdir())
     options, message = BAD[case]
-    status, err = run("--input", "in.txt", "--output", "out.parquet", *options)
+    status, err = run("--input", "in.txt", "--out", "out.parquet", *options)
     assert (status, err.count("\n")) == (2, 1)
     assert message in err
     assert set(tmp_path.iterdir()) == before

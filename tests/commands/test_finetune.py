@@ -312,7 +312,7 @@ def test_settings_of_decisions_reach_report_prediction_and_evaluation(bertie, fo
     columns = ["--data", "dev.csv", "--text", "review", "--label", "stars", "--json"]
     evaluated = json.loads(bertie(tmp_path, "evaluate", "--model", "run/model", *columns).stdout)
     assert {name: evaluated[name] for name in scores} == scores
-    bertie(tmp_path, "predict", "run/model", "--input", "dev.csv", "--output", "answers.csv")
+    bertie(tmp_path, "predict", "run/model", "--input", "dev.csv", "--out", "answers.csv")
     with (tmp_path / "answers.csv").open(newline="") as file:
         answers = list(csv.DictReader(file))
     correct = [answer["prediction"] == answer["stars"] for answer in answers]

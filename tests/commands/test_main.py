@@ -74,6 +74,9 @@ def workspace(tmp_path_factory) -> Path:
         ("predict model hello", "unexpected argument 'hello'; did you mean --text hello?"),
         ("pretrain tiny corpus --out out", "unexpected argument 'corpus'; did you mean --corpus corpus?"),
         ("inspect model other", "unexpected argument 'other'"),
+        ("embed --model model --text hello", "--model: this command takes DIR without an option"),
+        ("serve --model model", "--model: this command takes DIR without an option"),
+        ("convert model --out new", "--out: this command takes OUT without an option"),
     ],
 )
 def test_unexpected_argument_names_the_option(arguments, message, capsys):
@@ -100,14 +103,14 @@ def test_a_wrong_number_is_reported_with_the_expected_one(workers, message, caps
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        (["vocab", "", "--out", "new"], "INPUT..."),
+        (["vocab", "", "--out", "new"], "INPUT"),
         (["vocab", ".", "--out", ""], "--out"),
         (["prepare", ".", "--tokenizer", "", "--out", "new"], "--tokenizer"),
         (["tokenize", "", "a text"], "TOKENIZER"),
-        (["embed", "model", "--text", "a text", "--output", ""], "--output"),
+        (["embed", "model", "--text", "a text", "--output", ""], "--out' / '--output"),
         *(([command, "--out", ""], "--out") for command in ("pretrain", "finetune", "search", "demo")),
         (["reproduce", "table1", "--data", "", "--out", "new"], "--data"),
-        (["submission", "run", "", "--out", "new.zip"], "RUN..."),
+        (["submission", "run", "", "--out", "new.zip"], "RUN"),
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(arguments, name, capsys):

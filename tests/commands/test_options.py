@@ -227,7 +227,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         for function, command in (
             ("bertie.load", "predict m --text a"),
             ("bertie.load", "embed m --text a"),
-            ("bertie.model.engines.loading.load_engine", "features m --output out.parquet"),
+            ("bertie.model.engines.loading.load_engine", "features m --out out.parquet"),
         )
     ),
     (

@@ -105,7 +105,7 @@ def test_every_head_predicts_from_options_and_tables(models, capsys, tmp_path, k
 
 def test_table_has_every_label_above_one_half(models, capsys, tmp_path):
     status, _, err = run(
-        capsys, models / "multi-label", "--text", "Paris", "--top-k", 1, "--output", tmp_path / "a.csv"
+        capsys, models / "multi-label", "--text", "Paris", "--top-k", 1, "--out", tmp_path / "a.csv"
     )
     assert status == 0, err
     with (tmp_path / "a.csv").open(newline="") as file:
@@ -134,7 +134,7 @@ def test_every_line_has_a_result(models, capsys, tmp_path, monkeypatch):
     assert status == 0
 
     output = tmp_path / "folder" / "out.csv"
-    status, out, _ = run(capsys, models / "classifier", "--input", tmp_path / "in.txt", "--output", output)
+    status, out, _ = run(capsys, models / "classifier", "--input", tmp_path / "in.txt", "--out", output)
     assert (status, out) == (0, "")
     with output.open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -147,7 +147,7 @@ def test_every_line_has_a_result(models, capsys, tmp_path, monkeypatch):
 def test_conll_sentences_are_tagged_in_their_documents(models, capsys, tmp_path):
     file, output = tmp_path / "in.conll", tmp_path / "out.conll"
     file.write_text("the O\ncat O\n\nin O\nParis B-LOC\n\n-DOCSTART- O\n\nU.S. B-LOC\n\n")
-    status, out, _ = run(capsys, models / "tagger", "--input", file, "--output", output)
+    status, out, _ = run(capsys, models / "tagger", "--input", file, "--out", output)
     assert (status, out) == (0, "")
     gold = read_conll(file)
     tags = NER.read_predictions(gold, output)  # raises if the words differ
@@ -174,7 +174,7 @@ def test_plain_tags_are_shown_for_each_word(capsys, tmp_path):
 def test_conll_output_of_plain_text(models, capsys, tmp_path):
     (tmp_path / "in.txt").write_text("cats, cats\n\nin Paris\n")
     output = tmp_path / "out.conll"
-    status, _, _ = run(capsys, models / "tagger", "--input", tmp_path / "in.txt", "--output", output)
+    status, _, _ = run(capsys, models / "tagger", "--input", tmp_path / "in.txt", "--out", output)
     assert status == 0
     words = [line.split("\t")[0] for line in output.read_text().split("\n")]
     assert words == ["cats", ",", "cats", "", "", "in", "Paris", "", ""]
@@ -183,7 +183,7 @@ def test_conll_output_of_plain_text(models, capsys, tmp_path):
 def test_unpaired_surrogate_is_preserved(models, capsys, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "a \\ud800 cat"}\n')
     for output in (None, tmp_path / "out.jsonl"):
-        arguments = ["--input", tmp_path / "in.jsonl", *(["--output", output] if output else ["--json"])]
+        arguments = ["--input", tmp_path / "in.jsonl", *(["--out", output] if output else ["--json"])]
         status, out, _ = run(capsys, models / "classifier", *arguments)
         assert status == 0
         assert json.loads(output.read_text() if output else out)["text"] == "a \ud800 cat"
@@ -292,10 +292,10 @@ BAD = {
     "no mask in a line": ("masked LM", ["--input", "in.txt"], "in.txt, line 3: no [MASK] in 'the cat'"),
     "output": (
         "classifier",
-        [*TEXT, "--output", "out.doc"],
+        [*TEXT, "--out", "out.doc"],
         "out.doc: unknown format; name it .jsonl",
     ),
-    "tags of a classifier": ("classifier", [*TEXT, "--output", "out.conll"], NOT_A_TAGGER),
+    "tags of a classifier": ("classifier", [*TEXT, "--out", "out.conll"], NOT_A_TAGGER),
     "conll for a classifier": ("classifier", ["--input", "in.conll"], NOT_A_TAGGER),
     "conll from standard input": ("tagger", ["--input", "-", "--format", "conll"], "give a file"),
     "unknown column": (
@@ -324,8 +324,8 @@ def test_bad_input_is_one_line_with_status_2(models, capsys, tmp_path, monkeypat
     Path("in.conll").write_text("a O\n")
     before = set(tmp_path.iterdir())
     kind, arguments, message = BAD[case]
-    if "--output" not in arguments:
-        arguments = [*arguments, "--output", "out.jsonl"]
+    if "--out" not in arguments:
+        arguments = [*arguments, "--out", "out.jsonl"]
     status, out, err = run(capsys, models / kind, *arguments)
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
@@ -428,7 +428,7 @@ def test_a_model_of_windows_truncates_nothing(capsys, tmp_path):
 def test_a_column_of_the_user_is_not_replaced(models, capsys, tmp_path, name, suffix):
     (tmp_path / "in.csv").write_text(f"text,score,{name}\nthe cat,7,mine\n")
     output = tmp_path / f"out{suffix}"
-    arguments = [models / "classifier", "--input", tmp_path / "in.csv", "--output", output]
+    arguments = [models / "classifier", "--input", tmp_path / "in.csv", "--out", output]
     status, _, err = run(capsys, *arguments)
     if name == "prediction_score" and suffix == ".jsonl":  # the scores are inside `prediction`
         assert json.loads(output.read_text())[name] == "mine"
@@ -441,7 +441,7 @@ def test_a_column_of_the_user_is_not_replaced(models, capsys, tmp_path, name, su
 def test_a_column_of_a_later_row_is_not_replaced(models, capsys, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n{"text": "mat", "score": 7}\n')
     arguments = [models / "classifier", "--input", tmp_path / "in.jsonl"]
-    status, _, err = run(capsys, *arguments, "--output", tmp_path / "out.csv")
+    status, _, err = run(capsys, *arguments, "--out", tmp_path / "out.csv")
     assert status == 2
     assert "in.jsonl, line 2: column 'score' would be replaced" in err
     assert run(capsys, *arguments, "--json")[0] == 0

@@ -105,7 +105,7 @@ def test_input_is_not_an_output_with_force(inputs: Path, tmp_path: Path, capsys:
     labelled.write_text("text,label\nword1 [MASK],1\n")
     model = inputs / "undisturbed/model"
     for force in ([], ["--force"]):
-        line = error_line(capsys, "predict", model, "--input", labelled, "--output", labelled, *force)
+        line = error_line(capsys, "predict", model, "--input", labelled, "--out", labelled, *force)
         assert line == f"bertie: {labelled}: would replace the input {labelled}; choose another name"
     assert labelled.read_text().startswith("text,label")
     line = error_line(capsys, "convert", model, model, "--to", "tensorflow", "--force")

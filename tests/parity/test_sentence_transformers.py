@@ -257,7 +257,7 @@ def test_embed_command_equals_sentence_transformers(real_vectors, tmp_path, monk
     model, texts, expected = real_vectors
     (tmp_path / "in.txt").write_text("\n".join(texts))
     output = tmp_path / f"out{suffix}"
-    arguments = ["embed", model, "--input", tmp_path / "in.txt", "--output", output]
+    arguments = ["embed", model, "--input", tmp_path / "in.txt", "--out", output]
     monkeypatch.setattr(sys, "argv", ["bertie", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit_status:
         main()

@@ -22,7 +22,7 @@ def check_suffix(output: Path, allowed: Collection[str]) -> str:
     suffix = output.suffix.lower()
     if suffix not in allowed:
         *others, last = allowed
-        raise SettingsError(f"--output {output}: unknown format; name it {', '.join(others)} or {last}")
+        raise SettingsError(f"--out {output}: unknown format; name it {', '.join(others)} or {last}")
     return suffix
 
 

@@ -17,8 +17,8 @@ from bertie.commands.options import (
     SkippedRows,
     TextColumn,
     local_path_argument,
+    output_option,
     parse_columns,
-    path_option,
     print_truncated,
     writable_stdout,
 )
@@ -43,7 +43,7 @@ Format = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    path_option(
+    output_option(
         "The file to write, or its URL. .npy: an array with a row for each text. .parquet or .jsonl: "
         "each row of the input with its vector in the column `embedding`. Default: JSON lines on stdout."
     ),
@@ -51,7 +51,7 @@ Output = Annotated[
 
 
 def embed(
-    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.")],
+    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.", "DIR")],
     text: Annotated[list[str] | None, typer.Option(help="A text; may be repeated.")] = None,
     input: Input = None,
     columns: TextColumn = None,

@@ -19,7 +19,7 @@ from bertie.commands.task_options import (
 
 
 def export(
-    directory: Annotated[Path, local_path_argument("A model directory.")],
+    directory: Annotated[Path, local_path_argument("A model directory.", "DIR")],
     onnx: Annotated[Path, local_path_option("The directory of the exported model to write.", metavar="OUT")],
     int8: Annotated[
         bool, typer.Option("--int8", help="Multiply in int8: two to three times faster, less exact.")

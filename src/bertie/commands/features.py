@@ -19,8 +19,8 @@ from bertie.commands.options import (
     TextColumn,
     connect_to_workers,
     local_path_argument,
+    output_option,
     parse_columns,
-    path_option,
     reject_conll_on_workers,
 )
 
@@ -67,12 +67,12 @@ Input = Annotated[
 ]
 Output = Annotated[
     Path,
-    path_option("The file to write, or its URL: .parquet or .arrow, with one row for each text."),
+    output_option("The file to write, or its URL: .parquet or .arrow, with one row for each text."),
 ]
 
 
 def features(
-    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.")],
+    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.", "DIR")],
     output: Output,
     input: Input = "-",
     columns: TextColumn = None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
 from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 import bertie
 from bertie.base.checksums import NO_VERIFY
@@ -62,7 +63,7 @@ NoVerify = Annotated[
     ),
 ]
 _INPUTS = typer.Argument(
-    metavar="INPUT...",
+    metavar="INPUT",
     parser=_parse_path,
     help="Files, folders or patterns of text, also compressed: .gz, .bz2, .xz, .zst; or their URLs, such as "
     "s3://BUCKET/FOLDER.",
@@ -157,9 +158,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists already.")]
 
 
-def path_option(help: str) -> Any:
+def path_option(help: str, *names: str) -> Any:
     """Return an option for a path or a URL; an empty string is refused."""
-    return typer.Option(parser=_parse_path, metavar="PATH", help=help)
+    return typer.Option(*names, parser=_parse_path, metavar="PATH", help=help)
+
+
+def output_option(help: str) -> Any:
+    """Return the option --out for a file, which is also --output; an empty string is refused."""
+    return path_option(help, "--out", "--output")
 
 
 def local_path_option(help: str, *names: str, metavar: str = "PATH") -> Any:
@@ -167,7 +173,7 @@ def local_path_option(help: str, *names: str, metavar: str = "PATH") -> Any:
     return typer.Option(*names, parser=_parse_local_path, metavar=metavar, help=help)
 
 
-def local_path_argument(help: str, metavar: str | None = None) -> Any:
+def local_path_argument(help: str, metavar: str) -> Any:
     """Return an argument for a path; an empty string is refused."""
     return typer.Argument(parser=_parse_local_path, metavar=metavar, help=help)
 
@@ -184,7 +190,7 @@ Version = Annotated[
 
 
 class Command(TyperCommand):
-    """A command that says which option an unexpected argument may belong to."""
+    """A command that says which option or argument was probably meant."""
 
     options: ClassVar[dict[str, str]] = {
         "pretrain": "--corpus",
@@ -208,6 +214,14 @@ class Command(TyperCommand):
 
             if error.message:  # it may be one of pydantic's; that of a missing option is empty
                 error.message = describe_problem(error.message)
+            raise
+        except TyperException as error:
+            # Some commands have an option for the model or the output, others an argument.
+            option = getattr(error, "option_name", "")
+            name = {"--model": "DIR", "--out": "OUT"}.get(option)
+            arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
+            if name and name in [argument.metavar for argument in arguments]:
+                ctx.fail(f"{option}: this command takes {name} without an option")
             raise
         if extra:
             option = self.options.get(str(self.name))
@@ -437,7 +451,7 @@ def writable_stdout() -> TextIO:
         BertieError: it is closed.
     """
     if sys.stdout is None:
-        raise bertie.BertieError("standard output is closed; write to a file with --output")
+        raise bertie.BertieError("standard output is closed; write to a file with --out")
     if isinstance(sys.stdout, TextIOWrapper):  # otherwise a caller has replaced it
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     return sys.stdout

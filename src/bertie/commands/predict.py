@@ -23,8 +23,8 @@ from bertie.commands.options import (
     SkippedRows,
     connect_to_workers,
     local_path_argument,
+    output_option,
     parse_columns,
-    path_option,
     print_truncated,
     reject_conll_on_workers,
     writable_stdout,
@@ -63,7 +63,7 @@ Columns = Annotated[
 
 Output = Annotated[
     Path | None,
-    path_option(
+    output_option(
         "A file to write, or its URL. .jsonl: each row with all results under `prediction`, like "
         "--json. .csv or .tsv: each row with the best result. .conll: the tag of each word."
     ),
@@ -71,7 +71,7 @@ Output = Annotated[
 
 
 def predict(
-    directory: Annotated[Path, local_path_argument("A model directory.")],
+    directory: Annotated[Path, local_path_argument("A model directory.", "DIR")],
     text: Annotated[list[str] | None, typer.Option(help="A text, or a question; may be repeated.")] = None,
     pair: Annotated[
         list[str] | None,

@@ -53,7 +53,7 @@ LogRequests = Annotated[
 
 def serve(
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Model directories; NAME=DIR names a model.")
+        list[str], typer.Argument(metavar="DIR", help="Model directories; NAME=DIR names a model.")
     ],
     host: Annotated[
         str,

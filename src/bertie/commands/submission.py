@@ -10,7 +10,7 @@ from bertie.commands.options import Force, local_path_argument, local_path_optio
 
 
 def submission(
-    runs: Annotated[list[Path], local_path_argument("Runs of `bertie finetune` or `search`.", "RUN...")],
+    runs: Annotated[list[Path], local_path_argument("Runs of `bertie finetune` or `search`.", "RUN")],
     out: Annotated[Path, local_path_option("The .zip file to write.")],
     wnli: Annotated[
         Literal["majority", "model"],

@@ -15,7 +15,7 @@ def tokenize(
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="The texts; by default every line of standard input."),
+        typer.Argument(metavar="TEXT", help="The texts; by default every line of standard input."),
     ] = None,
     pair: Annotated[str | None, typer.Option(help="A second segment for every text.")] = None,
     cased: Annotated[
