@@ -359,6 +359,12 @@ def test_word_counts_are_raised_by_the_power_of_the_fraction():
     assert dict(zip(words, counts.tolist(), strict=True)) == {"das": 6, "in": 404, "the": 600}
 
 
+def test_smoothed_words_are_called_so(texts, capsys):
+    for smoothing, counted in ((1, "words"), (0.5, "words after smoothing")):
+        bertie.learn_vocabulary(texts, size=150, smoothing=smoothing, language=LANGUAGE, workers=1)
+        assert re.search(rf"^[\d,]+ {counted}, ", capsys.readouterr().err, re.MULTILINE)
+
+
 def test_smoothing_needs_several_languages(texts):
     with pytest.raises(SettingsError, match="the inputs have one language; pass --language CODE=PATH for"):
         bertie.learn_vocabulary(texts, size=150, smoothing=0.7, workers=1)

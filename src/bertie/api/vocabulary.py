@@ -101,7 +101,7 @@ def learn_vocabulary(
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
         _save(tokenizer, written)
-        _print_summary(words, counts, tokens, size)
+        _print_summary(words, counts, tokens, size, "words" if smoothing == 1 else "words after smoothing")
     return tokenizer
 
 
@@ -339,9 +339,11 @@ def _learn_entries(
     return entries
 
 
-def _print_summary(words: Sequence[str], counts: Int64s, tokens: Sequence[str], size: int) -> None:
+def _print_summary(
+    words: Sequence[str], counts: Int64s, tokens: Sequence[str], size: int, counted: str
+) -> None:
     """Print the size of the vocabulary and the fraction of words it cannot spell."""
-    print(f"{counts.sum():,} words, {len(words):,} unique; {len(tokens):,} entries", file=sys.stderr)
+    print(f"{counts.sum():,} {counted}, {len(words):,} unique; {len(tokens):,} entries", file=sys.stderr)
     characters = set("".join(words))
     missing = characters - {token.removeprefix("##") for token in tokens}
     if missing:

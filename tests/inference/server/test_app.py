@@ -1,5 +1,6 @@
 """Every route, over a real port: results equal the `Predictor`'s, errors are one line."""
 
+import codecs
 import json
 import logging
 import socket
@@ -341,6 +342,13 @@ def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
         assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 302")
         for body in ({"inputs": long}, {"inputs": short, "truncate": False}):
             assert served.post("/predict", body)[0] == 200
+
+
+def test_a_body_may_start_with_a_byte_order_mark(models):
+    with serving(models["classifier"]) as served:
+        body = b'{"inputs": "the cat"}'
+        status, content = served.post("/predict", codecs.BOM_UTF8 + body)
+        assert (status, content) == (200, served.post("/predict", body)[1])
 
 
 def test_info_reports_the_method_of_a_regression(models):

@@ -1,6 +1,7 @@
 """The HTTP application that serves models, in PyTorch, ONNX Runtime or OpenVINO."""
 
 import asyncio
+import codecs
 import logging
 import re
 import traceback
@@ -245,7 +246,7 @@ def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:
 
 def _parse_json(body: bytes) -> Any:
     try:
-        return from_json(body, allow_inf_nan=False)
+        return from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
         # Such as "\ud83d", which JavaScript writes for a text that was cut within an emoji.
         problem = re.sub(SURROGATE, "half of a surrogate pair, a character cut in two,", str(error))
