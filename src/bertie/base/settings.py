@@ -279,11 +279,18 @@ _NAMES_ELSEWHERE = {
 }
 
 
-def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
-    """Suggest the setting nearest to the unknown one at `location`, or list all.
+def nearest_setting(
+    section: type[Settings], location: tuple[int | str, ...], cutoff: float = 0.6
+) -> str | None:
+    """Return the path of the setting that an unknown one at `location` probably means.
 
     A setting of this name in another section is nearer than another name in the same section. Initials,
-    such as `lr`, are a name, too, and so are the names of other programs.
+    such as `lr`, are a name, too, and so are the names of other programs. Other names must be as similar
+    as `cutoff`, from 0 to 1.
+
+    Example:
+        >>> nearest_setting(PretrainingSettings, ("lr",))
+        'optimizer.learning_rate'
     """
     *parents, unknown = (str(part) for part in location)
     owner = _section_at(section, location[:-1])
@@ -301,17 +308,23 @@ def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> st
     def here(name: str | None) -> str | None:
         return name and prefix + name
 
-    suggestion = (
+    return (
         here(nearest(siblings, 0.9))
         or elsewhere(unknown)
         or next((path for path in by_path if path == _NAMES_ELSEWHERE.get(unknown)), None)
         or elsewhere(next((name for name in by_path.values() if _initials(name) == unknown), None))
-        or here(nearest(siblings, 0.6))
-        or elsewhere(nearest(by_path.values(), 0.6))
+        or here(nearest(siblings, cutoff))
+        or elsewhere(nearest(by_path.values(), cutoff))
     )
-    if suggestion:
+
+
+def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
+    """Suggest the setting nearest to the unknown one at `location`, or list all of its section."""
+    if suggestion := nearest_setting(section, location):
         return f"did you mean {suggestion!r}?"
-    return f"the settings here are {', '.join(sorted(siblings))}"
+    owner = _section_at(section, location[:-1])
+    assert owner is not None
+    return f"the settings here are {', '.join(sorted(_setting_names(owner)))}"
 
 
 def _initials(name: str) -> str:

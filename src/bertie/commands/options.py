@@ -24,6 +24,7 @@ from bertie.corpus.formats import Format as FormatChoice
 
 if TYPE_CHECKING:
     from bertie.base.cluster import DaskCluster
+    from bertie.base.settings import Settings
     from bertie.corpus.input_languages import Language
     from bertie.inference.dispatch import RemoteModel
     from bertie.model.config import ClassifierPooling
@@ -189,6 +190,23 @@ Version = Annotated[
 ]
 
 
+def _settings_section(command: str) -> "type[Settings] | None":
+    """Return the class of the settings that --set changes."""
+    if command == "pretrain":
+        from bertie.training.pretraining_settings import PretrainingSettings
+
+        return PretrainingSettings
+    if command == "finetune":
+        from bertie.training.finetuning_settings import FinetuningSettings
+
+        return FinetuningSettings
+    if command == "search":
+        from bertie.training.search import SearchSettings
+
+        return SearchSettings
+    return None
+
+
 class Command(TyperCommand):
     """A command that says which option or argument was probably meant."""
 
@@ -216,20 +234,31 @@ class Command(TyperCommand):
                 error.message = describe_problem(error.message)
             raise
         except TyperException as error:
-            # Some commands have an option for the model or the output, others an argument.
-            option = getattr(error, "option_name", "")
-            name = {"--model": "DIR", "--out": "OUT"}.get(option)
-            arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
-            if name and name in [argument.metavar for argument in arguments]:
-                ctx.fail(f"{option}: this command takes {name} without an option")
+            if advice := self._advise(getattr(error, "option_name", "")):
+                ctx.fail(advice)
             raise
         if extra:
             option = self.options.get(str(self.name))
             if option == "--train" and Path(extra[0]).is_dir():
                 option = "--model"
+            elif option == "--text" and Path(extra[0]).is_file():
+                option = "--input"
             advice = f"; did you mean {option} {shlex.quote(extra[0])}?" if option else ""
             ctx.fail(f"unexpected argument {extra[0]!r}{advice}")
         return extra
+
+    def _advise(self, option: str) -> str | None:
+        """Return what to do instead of giving an unknown option, such as --learning-rate."""
+        name = {"--model": "DIR", "--output": "OUT"}.get(option, option.removeprefix("--").upper())
+        for parameter in self.params:
+            shown = parameter.metavar or parameter.name
+            if parameter.param_type_name == "argument" and shown.upper() == name:
+                return f"{option}: this command takes {shown} without an option"
+        from bertie.base.settings import nearest_setting
+
+        section = _settings_section(str(self.name))
+        setting = section and nearest_setting(section, (name.lower().replace("-", "_"),), cutoff=0.8)
+        return f"No such option: {option}; did you mean --set {setting}=…?" if setting else None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
