@@ -248,7 +248,8 @@ def _multiply(
         row_scales[i] = _round_row(inputs[i], input_codes[i].view(np.uint8))
     for panel in range(len(codes)):
         column = panel * PANEL
-        weight = codes[panel], offsets[panel], scales[panel]
+        next_panel = codes[min(panel + 1, len(codes) - 1)]
+        weight = codes[panel], next_panel, offsets[panel], scales[panel]
         if column + PANEL <= out:
             multiply_codes(input_codes, *weight, row_scales, result, column)
         else:

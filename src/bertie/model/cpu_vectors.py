@@ -86,6 +86,7 @@ def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
 def multiply_codes(
     codes: Int32s,
     panel: Int32s,
+    next_panel: Int32s,
     offsets: Int32s,
     scales: Float32s,
     row_scales: Float32s,
@@ -95,12 +96,15 @@ def multiply_codes(
     """Write a product of uint8 and int8 to PANEL columns of `result`, (R, C), from `column` on.
 
     Result (r, c) is (the product + offsets[c]) · row_scales[r] · scales[c]. An int32 element of `codes`,
-    (R, K / 4), has four of uint8, and one of `panel`, (K / 4, PANEL), has four of int8. This needs
+    (R, K / 4), has four of uint8, and one of `panel`, (K / 4, PANEL), has four of int8. Meanwhile, each
+    block loads a part of `next_panel`, which has the same shape, into the cache. This needs
     CAN_MULTIPLY_CODES.
     """
     vectorize_loops()
+    loaded = len(panel) // CODE_COLUMNS  # rows that a block loads, one vector in each step
     for r in range(0, len(codes), CODE_ROWS):
-        _multiply_codes(codes, r, panel, offsets, scales, row_scales, result, column)
+        to_load = next_panel[min(r // CODE_ROWS * loaded, len(next_panel) - 1) :]
+        _multiply_codes(codes, r, panel, to_load, offsets, scales, row_scales, result, column)
 
 
 @inlined_float_kernel
@@ -212,6 +216,7 @@ def _multiply_codes(
     codes: Any,
     first: Any,
     panel: Any,
+    to_load: Any,
     offsets: Any,
     scales: Any,
     row_scales: Any,
@@ -219,10 +224,12 @@ def _multiply_codes(
     column: Any,
 ) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
-        first, column = arguments[1], arguments[7]
-        codes, panel, result = (_Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 6))
+        first, column = arguments[1], arguments[8]
+        codes, panel, to_load, result = (
+            _Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 3, 7)
+        )
         offsets, scales, row_scales = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (3, 4, 5)
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (4, 5, 6)
         )
         rows = [builder.add(first, INT64(r)) for r in range(CODE_ROWS)]
         last = builder.sub(codes.rows, INT64(1))
@@ -236,6 +243,8 @@ def _multiply_codes(
             panel_row = panel.element(loop.index, INT64(0))
             for i in columns:
                 _begin_to_load(builder, builder.gep(panel_row, [INT64((AHEAD * CODE_COLUMNS + i) * VECTOR)]))
+            step = builder.mul(loop.index, INT64(VECTOR))
+            _begin_to_load(builder, builder.gep(to_load.data, [step]))
             weights = [_load_integers(builder, panel_row, i) for i in columns]
             for start, totals in zip(starts, sums, strict=True):
                 four_codes = _repeat(builder, builder.load(builder.gep(start, [loop.index])))
@@ -252,7 +261,7 @@ def _multiply_codes(
                     _store(builder, builder.fmul(value, scale), result_row, i)
         return context.get_dummy_value()
 
-    arrays = (codes, INDEX, panel, offsets, scales, row_scales, result, INDEX)
+    arrays = (codes, INDEX, panel, to_load, offsets, scales, row_scales, result, INDEX)
     return types.void(*arrays), generate
 
 
