@@ -1,5 +1,6 @@
 """Text classification: inputs, decoding, scores and files of predictions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,8 @@ def test_labels_are_counted_and_described():
     assert MULTILABEL.label_counts(examples([("a", "c, d"), ("a",)])) == {"a": 2, 'b "B"': 0, "c, d": 1}
     assert REGRESSION.label_counts(examples([1.5])) == {}
     assert SINGLE.describe_labels(training) == "bad (1), good (3), so so (0)"
+    hidden = replace(SINGLE, labels=("bad", "good", "good\u200b"))
+    assert hidden.describe_labels(training) == r"bad (1), good (3), good\u200b (0)"
     assert REGRESSION.describe_labels(examples([1.5, -2.0])) == "numbers from -2 to 1.5"
 
 

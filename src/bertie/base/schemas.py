@@ -82,6 +82,11 @@ def describe_problem(message: str) -> str:
     return f"expected {expected}"
 
 
+def visible(text: str) -> str:
+    r"""Return a text whose invisible characters are escaped, such as a zero-width space as \u200b."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def shorten(value: Any) -> str:
     """Return the representation of a value, on one line and not too long."""
     text = " ".join(reprlib.repr(value).split())

@@ -14,6 +14,7 @@ from bertie.base.arrays import Bools, Float32s, Float64s, Int64s
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
+from bertie.base.schemas import visible
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
 from bertie.tasks import metrics
@@ -204,7 +205,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         if self.problem_type == "regression":
             numbers = self.gold(examples)
             return f"numbers from {numbers.min():g} to {numbers.max():g}"
-        counts = [f"{label} ({count:,})" for label, count in self.label_counts(examples).items()]
+        counts = [f"{visible(label)} ({count:,})" for label, count in self.label_counts(examples).items()]
         shown = ", ".join(counts[:_MAX_DESCRIBED_LABELS])
         return shown if len(counts) <= _MAX_DESCRIBED_LABELS else f"{shown}, … ({len(counts):,} labels)"
 
@@ -488,4 +489,4 @@ def _parse_names(value: str, location: str) -> list[str]:
 
 
 def _list_labels(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:_MAX_LISTED_LABELS]) + ", …" * (len(labels) > _MAX_LISTED_LABELS)
+    return ", ".join(map(visible, labels[:_MAX_LISTED_LABELS])) + ", …" * (len(labels) > _MAX_LISTED_LABELS)

@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from bertie.base.arrays import Float32s, Float64s, Int32s, Int64s
 from bertie.base.errors import ModelError, SettingsError
+from bertie.base.schemas import visible
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
 from bertie.model.sequences import Sequences
@@ -323,7 +324,7 @@ class Task(ABC, Generic[Examples, Predictions]):
 
     def describe_labels(self, examples: Examples) -> str:
         """Describe the labels of training examples in one line, "" without labels."""
-        return ", ".join(self.labels)
+        return ", ".join(map(visible, self.labels))
 
     # Examples in, predictions out
 
