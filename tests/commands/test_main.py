@@ -667,7 +667,10 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)
     command = [sys.executable, "interrupted.py"]
     done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
-    assert done.stdout.split() == ["130", "130", "130", str(-signal.SIGINT), str(-signal.SIGINT)]
+    *statuses, model, at_exit = done.stdout.split()
+    assert statuses == ["130"] * 3
+    assert model in ("130", str(-signal.SIGINT))  # Python 3.13 frees the model before `main` ends
+    assert at_exit == str(-signal.SIGINT)
     for place in ("kernel", "destructor", "import"):
         err = (tmp_path / place).read_text()
         assert err.splitlines()[-1] == "bertie: stopped; run it again"
