@@ -52,6 +52,7 @@ text.added_tokens
 text.tokenizer_files
 text.tokenizer_schemas
 text.tokenizer
+text.words
 text.vocabulary_extension
 text.wordpiece_trainer
 text.languages
@@ -155,6 +156,7 @@ tasks.swag
 tasks.custom.tables
 tasks.custom.classification
 tasks.custom.tagging
+tasks.custom.entities
 tasks.custom.questions
 tasks.custom.choices
 tasks.blimp
@@ -184,7 +186,6 @@ training.class_weights
 training.model_selection
 training.finetuning
 training.search
-inference.words
 inference.features
 inference.feature_files
 inference.results

@@ -320,9 +320,9 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
         ({"task": "mrcp", "data": "."}, "no task 'mrcp'; did you mean 'mrpc'?"),
         (
             {"train": ROWS, "columns": {"text": "review"}},
-            "columns are for tags, questions and choices; texts",
+            "columns are for tags, entities, questions and choices; texts",
         ),
-        ({"train": ROWS, "kind": "tag"}, "kind = 'tag': expected 'texts', 'tags', 'questions', 'choices', "),
+        ({"train": ROWS, "kind": "tag"}, "kind = 'tag': expected 'texts', 'tags', 'entities', "),
         (
             {"train": ROWS, "kind": "tags", "columns": {"word": "w"}},
             "columns: tags have no 'word'; use words",

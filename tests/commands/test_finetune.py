@@ -226,7 +226,7 @@ def test_squads_json_with_the_name_of_a_table_is_to_be_renamed(bertie, folder, t
     [
         (
             ["--train", "train.csv", "--column", "text=review"],
-            "columns are for tags, questions and choices; texts have",
+            "columns are for tags, entities, questions and choices; texts have",
         ),
         (
             ["--train", "train.csv", "--separator", ""],

@@ -11,12 +11,12 @@ from tests.inference.small_models import save_small
 import bertie
 from bertie.inference.answers import rank_answers, snap_to_words
 from bertie.inference.results import Answer
-from bertie.inference.words import word_spans
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.tasks.squad.decoding import NBest, SpanPredictions
 from bertie.tasks.squad.questions import read_questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.text.words import word_spans
 
 TOKENIZER = Tokenizer(Vocabulary([*SPECIAL_TOKENS, "a"]))
 

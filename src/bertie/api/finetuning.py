@@ -71,7 +71,8 @@ def finetune(
             number such as 0.1 draws this fraction of each label's training examples (see dev_rows.json).
         task, data: instead of `train`: a task of the paper, such as "mrpc", and the folder of its files.
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
-        kind: "texts", "tags", "questions", "choices", "pairs" or "scored-pairs" (see `FinetuningResult`).
+        kind: "texts", "tags", "entities", "questions", "choices", "pairs" or "scored-pairs", with
+            examples in `FinetuningResult`.
         text, pair: texts and pairs: the columns of the text, and of a second text if there is one.
         label: texts, choices, scored pairs: the column of the label. In texts, lists mean several labels,
             fractions mean regression, all else classes; `label_type`, "numbers" or "classes", overrides this.

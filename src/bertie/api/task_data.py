@@ -16,6 +16,7 @@ from bertie.model.config import BertConfig, ProblemType
 from bertie.model.formats.directory import read_labelled_columns
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.entities import CustomEntities
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.dev_split import check_fraction, draw_dev_examples
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 LabelType = Literal["classes", "numbers"]
-Kind = Literal["texts", "tags", "questions", "choices", "pairs", "scored-pairs"]
+Kind = Literal["texts", "tags", "entities", "questions", "choices", "pairs", "scored-pairs"]
 AnyTask = Task[Any, Any]
 CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label", "on_error": "stop"}  # of `custom_task`
 
 # The kinds of custom data that have `columns`: their tasks, and the roles of the columns.
 _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
     "tags": (CustomTagging, ("words", "tags")),
+    "entities": (CustomEntities, ("text", "entities")),
     "questions": (CustomQuestionAnswering, ("identifier", "question", "context", "answers")),
     "choices": (CustomMultipleChoice, ("context", "endings", "label")),
 }
@@ -115,7 +117,9 @@ def custom_task(
     if label_type and separator:
         raise SettingsError("the label type is for one label a text; leave it out with a separator")
     if columns and kind in ("texts", *_PAIRS):
-        raise SettingsError(f"columns are for tags, questions and choices; {kind} have text, pair and label")
+        raise SettingsError(
+            f"columns are for tags, entities, questions and choices; {kind} have text, pair and label"
+        )
     if kind in ("texts", *_PAIRS):
         used = {"text": text, "pair": pair or ("pair" if kind in _PAIRS else None), "label": label}
         if kind == "pairs":  # they have no label

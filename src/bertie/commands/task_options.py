@@ -51,11 +51,12 @@ OnError = Annotated[
     ),
 ]
 Kind = Annotated[
-    Literal["texts", "tags", "questions", "choices", "pairs", "scored-pairs"],
+    Literal["texts", "tags", "entities", "questions", "choices", "pairs", "scored-pairs"],
     typer.Option(
         "--kind",
-        help="The kind of examples in your own files. pairs and scored-pairs train embeddings: pairs of "
-        "texts that belong together, or pairs with a score of their similarity.",
+        help="The kind of examples in your own files. tags are tagged words; entities are given by their "
+        "characters in texts. pairs and scored-pairs train embeddings: pairs of texts that belong together, "
+        "or pairs with a score of their similarity.",
     ),
 ]
 Text = Annotated[str, typer.Option(help="texts, pairs, scored-pairs: the column of the text.")]
@@ -106,9 +107,9 @@ Columns = Annotated[
     typer.Option(
         "--column",
         metavar="NAME=COLUMN",
-        help="The columns of the other kinds. tags: words, tags. questions: identifier (default id), "
-        "question, context, answers. choices: context, label, endings (one column of lists, or several "
-        "columns separated by commas).",
+        help="The columns of the other kinds. tags: words, tags. entities: text, entities. questions: "
+        "identifier (default id), question, context, answers. choices: context, label, endings (one column "
+        "of lists, or several columns separated by commas).",
     ),
 ]
 

@@ -9,11 +9,11 @@ from operator import itemgetter
 import numpy as np
 
 from bertie.inference.results import Answer
-from bertie.inference.words import Span, word_spans
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import UNSPACED
+from bertie.text.words import Span, word_spans
 
 _UNSPACED = re.compile(UNSPACED)
 

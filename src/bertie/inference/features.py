@@ -17,7 +17,6 @@ from bertie.base.arrays import Float32s, Int64s
 from bertie.base.errors import SettingsError
 from bertie.base.schemas import shorten
 from bertie.base.texts import count_noun
-from bertie.inference.words import encoded_word_spans, slice_words
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences, token_indices
@@ -26,6 +25,7 @@ from bertie.tasks.ner import NER
 from bertie.tasks.windows import split_into_windows
 from bertie.text.encoding import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.words import encoded_word_spans, slice_words
 
 Combination = Literal["concat", "sum", "mean"]
 

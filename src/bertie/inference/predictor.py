@@ -52,7 +52,6 @@ from bertie.inference.results import (
     TaggedWord,
 )
 from bertie.inference.tags import entities_of, tagged_words, untagged_sentences
-from bertie.inference.words import slice_words, split_words, word_spans
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import LongTexts
@@ -67,6 +66,7 @@ from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.probabilities import softmax
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.task import Examples, Inputs, Task
+from bertie.text.words import slice_words, split_words, word_spans
 
 _counting = Lock()
 

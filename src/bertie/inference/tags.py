@@ -7,9 +7,9 @@ import numpy as np
 from bertie.base.arrays import Float64s
 from bertie.inference.inputs import list_document_bounds
 from bertie.inference.results import Entity, Results, TaggedWord
-from bertie.inference.words import Span
 from bertie.tasks.conll import TaggedSentences, Tags
 from bertie.tasks.entities import find_entities
+from bertie.text.words import Span
 
 
 def untagged_sentences(

@@ -266,6 +266,8 @@ def _advise_on_model(task: Task[Any, Any], architecture: str, metadata: ModelMet
     kind = _KINDS.get(architecture)
     if kind == "pairs" and "label" in metadata.label_columns:
         kind = "scored-pairs"
+    if kind == "tags" and "entities" in metadata.label_columns:
+        kind = "entities"
     is_fine_tuned = architecture != ARCHITECTURES["embedding"] or metadata.embedding is not None
     if isinstance(task, CustomFiles) and kind and is_fine_tuned:
         return f"pass --kind {kind} (kind={kind!r})"
