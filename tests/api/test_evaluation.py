@@ -9,7 +9,7 @@ from tests.inference.small_models import save_small
 
 import bertie
 from bertie.api.results import FinetuningResult
-from bertie.base.errors import ModelError
+from bertie.base.errors import ModelError, SettingsError
 
 ROWS = [{"review": f"the film was {stars}", "stars": stars} for stars in ["good", "bad"] * 8]
 REVIEWS = {"text": "review", "label": "stars"}
@@ -73,10 +73,12 @@ def test_the_tags_of_fine_tuning_are_read(model):
 def test_the_entities_of_fine_tuning_are_read(model):
     rows = [{"note": "the film", "names": [[4, 8, kind]]} for kind in ["X", "Y"] * 4]
     options = {"kind": "entities", "epochs": 1, "device": "cpu", "max_seq_length": 32}
-    columns = {"text": "note", "entities": "names"}
-    run = bertie.finetune(model, train=rows, dev=rows, out="run", columns=columns, **options)
+    columns = {"entities": "names"}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", text="note", columns=columns, **options)
     assert run.load().labels == ("O", "B-X", "B-Y")
     assert bertie.evaluate(run.model_directory, rows, kind="entities").scores == run.scores
+    with pytest.raises(SettingsError, match="no column 'other'"):
+        bertie.evaluate(run.model_directory, rows, kind="entities", text="other")
     with pytest.raises(ModelError, match=r"pass --kind entities \(kind='entities'\)$"):
         bertie.evaluate(run.model_directory, rows)
 

@@ -73,7 +73,7 @@ def finetune(
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
         kind: "texts", "tags", "entities", "questions", "choices", "pairs" or "scored-pairs", with
             examples in `FinetuningResult`.
-        text, pair: texts and pairs: the columns of the text, and of a second text if there is one.
+        text, pair: texts, entities, pairs: the columns of the text, and of a second text if there is one.
         label: texts, choices, scored pairs: the column of the label. In texts, lists mean several labels,
             fractions mean regression, all else classes; `label_type`, "numbers" or "classes", overrides this.
         separator: texts: the separator, if a text has several labels in one string.

@@ -131,7 +131,7 @@ def custom_task(
         task = CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
         return task.with_problem_type(_PROBLEM_TYPES[label_type]) if label_type else task
     family, roles = _FAMILIES[kind]
-    arguments: dict[str, Any] = {"label": label} if kind == "choices" else {}
+    arguments: dict[str, Any] = {"choices": {"label": label}, "entities": {"text": text}}.get(kind, {})
     for role, column in (columns or {}).items():
         if role not in roles or not column:
             raise SettingsError(f"columns: {kind} have no {role!r}; use {', '.join(roles)}")
@@ -248,14 +248,15 @@ def measured_task(
     """
     recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
     recorded["label"] = label = label or recorded.get("label") or "label"
+    recorded["text"] = text = text or recorded.get("text") or "text"
     if kind == "texts" and separator is None:
         separator = recorded.get("separator")
     if kind in ("texts", *_PAIRS):
-        text, pair = text or recorded.get("text"), pair or recorded.get("pair")
+        pair = pair or recorded.get("pair")
     else:
         roles = _FAMILIES[kind][1]
         columns = {role: recorded[role] for role in roles if role in recorded} | dict(columns or {})
-    return resolve_task(task, custom_task(kind, text or "text", pair, label, separator, columns, on_error))
+    return resolve_task(task, custom_task(kind, text, pair, label, separator, columns, on_error))
 
 
 def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, custom: AnyTask) -> TaskData:

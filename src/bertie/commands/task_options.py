@@ -59,13 +59,13 @@ Kind = Annotated[
         "or pairs with a score of their similarity.",
     ),
 ]
-Text = Annotated[str, typer.Option(help="texts, pairs, scored-pairs: the column of the text.")]
+Text = Annotated[str, typer.Option(help="texts, entities, pairs, scored-pairs: the column of the text.")]
 MeasuredText = Annotated[
     str | None,
     typer.Option(
         "--text",
-        help="texts, pairs, scored-pairs: the column of the text; by default the column of the model's "
-        "fine-tuning, or text.",
+        help="texts, entities, pairs, scored-pairs: the column of the text; by default the column of the "
+        "model's fine-tuning, or text.",
     ),
 ]
 Pair = Annotated[
