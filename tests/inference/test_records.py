@@ -170,6 +170,11 @@ BAD = {
         b"id,body\n1,a\n",
         "line 2: no column 'text'; the columns are id, body; choose one of them, such as --column text=id",
     ),
+    "no column of text": (
+        "a.jsonl",
+        b'{"id": 1, "words": ["a"]}\n',
+        "the columns are id, words; choose one of them with --column text=NAME",
+    ),
     "semicolons": (
         "a.csv",
         b"text;label\na;b\n",

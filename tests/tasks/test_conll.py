@@ -77,7 +77,12 @@ def test_other_schemes_are_converted_to_iob2(tmp_path, scheme):
         ("a O\n\nb\n", ", line 3: only one column"),
         ("a\tO\nb\t\n", ", line 2: only one column"),
         ("a N O\n\nb c N O\n", "line 3: 4 columns, but the first line has 3"),
-        ("# id 7\na O\n", "line 2: 2 columns, but the first line has 3"),
+        ("# id 7\na O\n", "line 2: 2 columns, but the first line has 3; delete comments, and if"),
+        (
+            "word tag\na O\n",
+            "line 1: 'tag' is not the tag of an entity; write O, or B-TYPE and I-TYPE; if this is a h",
+        ),
+        ("a O\nb B- PER\n", "line 2: 3 columns"),
         ("-DOCSTART- O\n\na O\nb PER\n", "line 4: 'PER' is not the tag of an entity"),
         ("a E-X\n\nb L-X\n", "line 3: L-X here, but E-X before"),
         ("", ": no words in the file"),

@@ -93,6 +93,12 @@ def test_iob1_and_iob2_differ_in_the_positions_of_b(tags, scheme):
     assert detect_scheme([tags.split()]) == scheme
 
 
+@pytest.mark.parametrize("tag", ["B-PER ", "B- PER", "I-\t"])
+def test_a_type_does_not_begin_or_end_with_white_space(tag):
+    assert find_invalid_tag(["B-PER", tag])[0] == 1
+    assert find_invalid_tag(["B-PER", "I-work of art"]) is None
+
+
 @pytest.mark.parametrize("tags", ["NOUN VERB", "B I", "NN -LRB- ES L", "B- -PER"])
 def test_tags_without_entities_are_plain(tags):
     tags = tags.split()

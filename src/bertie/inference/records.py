@@ -210,7 +210,8 @@ def _missing_column(row: Mapping[str, Any], field: str, column: str, location: s
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
     longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")
     # The longest column is probably the text; it is not suggested for other fields.
-    best = near[0] if near else longest if field == "text" else None
+    is_text = isinstance(row.get(longest), str | None)
+    best = near[0] if near else longest if field == "text" and is_text else None
     example = (
         f", such as --column {shlex.quote(f'{field}={best}')}" if best else f" with --column {field}=NAME"
     )

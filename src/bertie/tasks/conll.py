@@ -120,7 +120,7 @@ def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
         if len(columns) != width:
             raise DataError(
                 f"{path}, line {line_number}: {count_noun(len(columns), 'column')}, but the first line has "
-                f"{width}; if words contain spaces, separate the columns by tabs"
+                f"{width}; delete comments, and if words contain spaces, separate the columns by tabs"
             )
         words.append(columns[0])
         tags.append(columns[-1])
@@ -129,7 +129,8 @@ def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
         raise DataError(f"{path}: no words in the file; write a word and its tag in each line")
     if tagged and (invalid := find_invalid_tag(tags, plain)):
         index, reason = invalid
-        raise DataError(f"{path}, line {line_numbers[index]}: {reason}")
+        header = "" if index else "; if this is a header, delete it, and keep the words in the first column"
+        raise DataError(f"{path}, line {line_numbers[index]}: {reason}{header}")
     return _Columns(words, tags, line_numbers, sentence_bounds, document_bounds)
 
 

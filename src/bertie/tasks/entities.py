@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU", "plain"]
 
-_ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
+_ENTITY_TAG = re.compile(r"O|[BIESLU]-(?!\s).+(?<!\s)")
 
 
 class EntitySpan(NamedTuple):

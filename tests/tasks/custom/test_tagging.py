@@ -132,6 +132,11 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
             [[0], [3, 4]],
             r"line 1: \[0\] in the column 'tags' .*; if they are numbers of tags, replace each by its name",
         ),
+        (
+            [["a"], ["b", None]],
+            [["O"], ["O", "O"]],
+            r"line 2: \['b', None\] in the column 'words' .*; item 2 is missing \(pandas reads NA as missing",
+        ),
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["P", ""]], "line 2: '' is not a plain tag"),
@@ -141,6 +146,20 @@ def test_bad_rows_of_tags_are_reported(tmp_path, words, tags, message):
     path = write(tmp_path / "a.jsonl", {"words": words, "tags": tags})
     with pytest.raises(DataError, match=message):
         CustomTagging().read(path, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.json", "a .json file is not a table"),
+        ("a.xlsx", "a spreadsheet"),
+        ("a.conllu", r"write a .conll file with its words .*: grep -E '\^\(.*a\.conllu | cut -f 2,4$"),
+    ],
+)
+def test_files_of_other_formats_are_not_read_as_columns(tmp_path, name, message):
+    (tmp_path / name).write_text('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"], "tags": ["B-X"]}\n')
+    with pytest.raises(DataError, match=message):
+        CustomTagging().read(tmp_path / name, labelled=True)
 
 
 def test_rows_with_invalid_tags_are_skipped(tmp_path, capsys):

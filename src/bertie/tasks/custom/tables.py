@@ -129,6 +129,9 @@ def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
             advice += ", in a .jsonl or .parquet file"
         elif isinstance(value, list) and all(isinstance(item, int) for item in value):
             advice = f"if they are numbers of {role}, replace each by its name"
+        elif isinstance(value, list) and any(map(is_missing, value)):
+            number = [*map(is_missing, value)].index(True) + 1
+            advice = f"item {number} is missing (pandas reads NA as missing unless keep_default_na=False)"
         raise DataError(
             f"{rows.location(i)}: {shorten(value)} in the column {column!r} is not a list of strings; "
             f"{advice}"

@@ -1,5 +1,6 @@
 """Custom sentences with a tag for each word."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -10,7 +11,7 @@ import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
-from bertie.base.rows import TABLE_FORMATS, Rows, format_suffix
+from bertie.base.rows import Rows, format_suffix, reject_spreadsheet
 from bertie.base.texts import count_noun
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tables import CustomFiles, check_strings
@@ -49,20 +50,14 @@ class CustomTagging(CustomFiles, Tagging):
     def read(self, path: Source, labelled: bool) -> TaggedSentences:
         """Read a .jsonl or .parquet table.
 
-        `read_conll` reads any other file but .csv.
+        `read_conll` reads files with most other suffixes; see `_is_conll`.
 
         Raises:
             SettingsError: a column is missing.
             DataError: the file cannot be read, a row has no words or not one tag for each word, or
                 a tag is not valid.
         """
-        if isinstance(path, Path) and format_suffix(path) == ".csv":
-            raise DataError(
-                f"{path}: a csv file cannot hold the words and tags of a sentence; write a .conll file with "
-                f"a word, a tab and its tag in each line, and a blank line after each sentence, or a .jsonl "
-                f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
-            )
-        if isinstance(path, Path) and TABLE_FORMATS.get(format_suffix(path)) not in ("jsonl", "parquet"):
+        if isinstance(path, Path) and _is_conll(path):
             self._check_stops(path, "in CoNLL columns")
             return super().read(path, labelled)
 
@@ -107,3 +102,24 @@ class CustomTagging(CustomFiles, Tagging):
         """
         plain = is_plain(labels)
         return replace(super().with_labels(labels), plain=plain, main_metric="accuracy" if plain else "f1")
+
+
+def _is_conll(path: Path) -> bool:
+    """Return whether to read a file in CoNLL format; otherwise it is a table.
+
+    Raises:
+        DataError: it is a csv file, a CoNLL-U file or a spreadsheet.
+    """
+    reject_spreadsheet(path)
+    if format_suffix(path) == ".csv":
+        raise DataError(
+            f"{path}: a csv file cannot hold the words and tags of a sentence; write a .conll file with "
+            f"a word, a tab and its tag in each line, and a blank line after each sentence, or a .jsonl "
+            f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
+        )
+    if format_suffix(path) == ".conllu":
+        raise DataError(
+            f"{path}: a CoNLL-U file has other columns; write a .conll file with its words and, for example, "
+            f"its parts of speech: grep -E '^([0-9]+[[:space:]]|$)' {shlex.quote(str(path))} | cut -f 2,4"
+        )
+    return format_suffix(path) not in (".jsonl", ".ndjson", ".parquet", ".json")
