@@ -184,6 +184,11 @@ def test_conll_has_a_line_for_each_word():
     assert write(answered, "conll", "tag") == "in\tO\nParis\tB-LOC\n\n\n"
 
 
+def test_conll_has_a_space_for_each_separator_in_a_word():
+    words = Results([TaggedWord("New\tYork", "B-LOC", 0.5), TaggedWord("a\r\nb", "O", 0.5)])
+    assert write([(Record("", {}, ("",)), words)], "conll", "tag") == "New York\tB-LOC\na  b\tO\n\n"
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a", "a.txt"])
 def test_an_unknown_suffix_is_rejected(name):
     with pytest.raises(SettingsError, match=r"unknown format; name it \.jsonl, \.csv, \.tsv or \.conll"):

@@ -22,6 +22,7 @@ from bertie.inference.results import (
     Result,
     TaggedWord,
 )
+from bertie.tasks.conll import conll_cell
 
 OutputFormat = Literal["text", "jsonl", "csv", "tsv", "conll"]
 # Pairs of a record and its results from `answer_records`.
@@ -101,7 +102,7 @@ def write_results(
         if format == "jsonl":
             print(dump_json({**record.row, "prediction": as_json(results)}), file=file)
         elif format == "conll":
-            print("".join(f"{word.word}\t{word.tag}\n" for word in results), file=file)
+            print("".join(f"{conll_cell(word.word)}\t{word.tag}\n" for word in results), file=file)
         else:
             print(*_text_lines(record, results, method), sep="\n", file=file)
 

@@ -151,7 +151,7 @@ def write_tags(examples: TaggedSentences, predictions: Tags, path: Path) -> None
     """
     columns = [column for column in (examples.words, examples.tags, predictions) if column is not None]
     rows = zip(*map(chain.from_iterable, columns), strict=True)
-    sentences = examples.by_sentence(["\t".join(map(_cell, row)) for row in rows])
+    sentences = examples.by_sentence(["\t".join(map(conll_cell, row)) for row in rows])
     write_text(path, "".join("\n".join(sentence) + "\n\n" for sentence in sentences))
 
 
@@ -165,7 +165,7 @@ def read_tags(examples: TaggedSentences, path: Path, plain: bool | None) -> Tags
             the examples.
     """
     columns = _read_columns(path, tagged=True, plain=plain)
-    gold_words = [_cell(word) for word in chain.from_iterable(examples.words)]
+    gold_words = [conll_cell(word) for word in chain.from_iterable(examples.words)]
     for line_number, word, gold_word in zip(columns.line_numbers, columns.words, gold_words, strict=False):
         if word != gold_word:
             raise DataError(
@@ -180,7 +180,7 @@ def read_tags(examples: TaggedSentences, path: Path, plain: bool | None) -> Tags
     return examples.by_sentence(columns.tags)
 
 
-def _cell(word: str) -> str:
+def conll_cell(word: str) -> str:
     """Replace the separators in a word, and encode it as `write_text` does."""
     return re.sub(r"[\t\r\n]", " ", word).encode(errors="backslashreplace").decode()
 
