@@ -63,7 +63,7 @@ def test_bad_entities_are_reported_or_skipped(tmp_path, capsys, entities, messag
 
 
 def test_missing_columns_and_blank_texts_of_entities_are_reported(tmp_path):
-    with pytest.raises(SettingsError, match="pass --column text=NAME --column entities=NAME"):
+    with pytest.raises(SettingsError, match="pass --text NAME --column entities=NAME"):
         CustomEntities().read(write(tmp_path / "a.jsonl", {"x": ["Ada"]}), labelled=True)
     with pytest.raises(DataError, match="line 1: no text in the column 'text'"):
         CustomEntities().read(

@@ -68,7 +68,7 @@ class CustomEntities(CustomFiles, Tagging):
                 tags.append(_tag_words(rows, i, self.text, self.entities, spans[i]))
             words.append(slice_words(rows.columns[self.text][i], spans[i]))
 
-        columns = {self.text: "--column text=NAME"}
+        columns = {self.text: "--text NAME"}
         if labelled:
             columns |= {self.entities: "--column entities=NAME"}
         self._read_rows(path, columns, check_row_text, read_words)
