@@ -67,6 +67,12 @@ def test_questions_are_read_with_contexts_and_answers(write):
     assert read_questions(path, labelled=False).answers is None
 
 
+def test_ids_may_be_numbers(write):
+    assert read_questions(write(squad_json(question(7), question("8")))).ids == ["7", "8"]
+    with pytest.raises(DataError, match="two questions have the id 7"):
+        read_questions(write(squad_json(question(7), question("7"))))
+
+
 def test_misplaced_answers_are_counted(write, capsys):
     elsewhere = {"text": "city", "answer_start": 0}
     path = write(squad_json(question("q1"), question("q2", [elsewhere]), question("q3", [elsewhere])))
@@ -102,6 +108,10 @@ def test_training_needs_an_answer_at_its_position(write):
     [
         ([], "no list 'data'"),
         ({"data": [{}]}, "article 1: no list 'paragraphs'"),
+        (
+            {"data": [{"context": "x"}]},
+            "article 1: a row of a table; write each row on a line of a .jsonl file",
+        ),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, "article 1, paragraph 1: no string 'context'"),
         (squad_json({"question": "What?"}), "article 1, paragraph 1: no string 'id'"),
         (squad_json({"id": "q9"}), "question q9: no string 'question'"),

@@ -111,7 +111,7 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
     for location, paragraph in _paragraphs(path):
         contexts.append(_member(paragraph, "context", str, location))
         for question in _member(paragraph, "qas", list, location):
-            ids.append(_member(question, "id", str, location))
+            ids.append(str(_member(question, "id", (str, int), location)))  # numbers as in a table
             question_location = f"{path}, question {ids[-1]}"
             texts.append(_member(question, "question", str, question_location))
             context_indices.append(len(contexts) - 1)
@@ -151,6 +151,11 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
         ) from None
     for article_number, article in enumerate(articles, start=1):
         location = f"{path}, article {article_number}"
+        if isinstance(article, dict) and "context" in article:  # as run_qa.py of transformers reads it
+            raise DataError(
+                f"{location}: a row of a table; write each row on a line of a .jsonl file (jq "
+                f"--compact-output '.data[]')"
+            )
         for number, paragraph in enumerate(_member(article, "paragraphs", list, location), start=1):
             yield f"{location}, paragraph {number}", paragraph
 
@@ -165,10 +170,10 @@ def _read_answers(question: Any, location: str, allow_none: bool) -> list[Answer
     return answers
 
 
-def _member(value: Any, key: str, expected: type, location: str) -> Any:
-    """Return `value[key]`; raise DataError unless it has the expected JSON type."""
+def _member(value: Any, key: str, expected: type | tuple[type, ...], location: str) -> Any:
+    """Return `value[key]`; raise DataError unless it has the expected JSON type, or one of several."""
     if not isinstance(value, dict) or not isinstance(value.get(key), expected):
-        name = {str: "string", int: "number", list: "list"}[expected]
+        name = {str: "string", (str, int): "string", int: "number", list: "list"}[expected]
         raise DataError(
             f"{location}: no {name} {key!r}; write the file in the form of train-v1.1.json of SQuAD"
         )
