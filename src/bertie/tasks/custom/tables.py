@@ -128,7 +128,10 @@ def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
         if isinstance(value, str):
             advice += ", in a .jsonl or .parquet file"
         elif isinstance(value, list) and all(isinstance(item, int) for item in value):
-            advice = f"if they are numbers of {role}, replace each by its name"
+            advice = (
+                f"if they are numbers of {role}, replace each by its name, or pass a datasets.Dataset that "
+                f"has the names"
+            )
         elif isinstance(value, list) and any(map(is_missing, value)):
             number = [*map(is_missing, value)].index(True) + 1
             advice = f"item {number} is missing (pandas reads NA as missing unless keep_default_na=False)"
