@@ -27,6 +27,12 @@ def test_entities_become_tags_of_words(tmp_path, entities):
     assert task.input_columns | task.label_columns == {"text": "note", "entities": "label"}
 
 
+def test_marks_before_a_word_do_not_belong_to_it(tmp_path):
+    table = {"text": ["\u203c\ufe0fAda"], "entities": [[[2, 5, "PER"]]]}
+    examples = CustomEntities().read(write(tmp_path / "a.jsonl", table), labelled=True)
+    assert (examples.words, examples.tags) == ([["\u203c", "Ada"]], [["O", "B-PER"]])
+
+
 def test_entities_are_read_from_parquet(tmp_path):
     path = write(tmp_path / "a.parquet", {"text": [TEXT], "entities": [FORMS[1]]})
     assert CustomEntities().read(path, labelled=True).tags[0][:1] == ["B-PER"]

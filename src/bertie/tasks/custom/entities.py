@@ -17,7 +17,9 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.words import Span, slice_words, word_spans
 
-_SPLITTER = Tokenizer(Vocabulary(SPECIAL_TOKENS), lowercase=False)  # words do not depend on the vocabulary
+# Words do not depend on the vocabulary. Uncased, so that a word does not begin with a mark, such as U+FE0F
+# between punctuation and a name.
+_SPLITTER = Tokenizer(Vocabulary(SPECIAL_TOKENS))
 
 
 @dataclass(frozen=True)
