@@ -10,7 +10,7 @@ TEXT = "Ada lived\u00a0in Saint-Denis."
 FORMS = [
     [[0, 3, "PER"], [13, 24, "LOC"]],
     [{"start": 0, "end": 3, "label": "PER"}, {"start": 13, "end": 24, "label": "LOC", "text": "Saint-Denis"}],
-    [{"start_offset": 0, "end_offset": 3, "label": "PER"}, {"start": 12, "end": 24, "labels": ["LOC"]}],
+    [{"start_offset": 0, "end_offset": 3, "label": "PER"}, {"start": 12, "end": 24, "labels": ["LOC "]}],
 ]
 
 
@@ -52,7 +52,7 @@ def test_entities_are_read_from_parquet(tmp_path):
         ([[3, 0, "X"]], r"\(3-0\) is not a part of the text"),
         ([[-3, 3, "X"]], r"\(-3-3\) is not a part of the text"),
         ([[0, 3]], r"line 2, column 'entities': \[0, 3\] is not an entity; write it as \[0, 3, \"PER\"\] or"),
-        ([[0, 3, ""]], "is not an entity"),
+        ([[0, 3, " "]], "is not an entity"),
         ([{"start": 0, "end": 3, "labels": ["A", "B"]}], "is not an entity"),
         (None, "line 2: None in the column 'entities' is not a list of entities; write one, such as "),
     ],

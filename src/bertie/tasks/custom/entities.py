@@ -97,15 +97,14 @@ def _tag_words(rows: Rows, i: int, text_column: str, column: str, words: Sequenc
         elif not covered:
             problem = "has no word"
         elif words[covered[0]][0] < start or words[covered[-1]][1] > end:
-            problem = (
-                f"begins or ends inside a word of {text[words[covered[0]][0] : words[covered[-1]][1]]!r}"
-            )
+            whole = text[words[covered[0]][0] : words[covered[-1]][1]]
+            problem = f"begins or ends inside a word of {shorten(whole)}"
         elif any(tags[n] != "O" for n in covered):
             problem = "overlaps another one, but a word has one tag"
         if problem:
             raise DataError(
-                f"{rows.location(i)}: the entity {text[start:end]!r} ({start}-{end}) {problem}; correct or "
-                f"delete it"
+                f"{rows.location(i)}: the entity {shorten(text[start:end])} ({start}-{end}) {problem}; "
+                f"correct or delete it"
             )
         for n in covered:
             tags[n] = f"{'B' if n == covered[0] else 'I'}-{label}"
@@ -123,8 +122,8 @@ def _parse_entity(value: Any, location: str) -> tuple[int, int, str]:
             | {"start": int(start), "end": int(end), "label": str(label)}  # spaCy, Prodigy, `bertie predict`
             | {"start_offset": int(start), "end_offset": int(end), "label": str(label)}  # doccano
             | {"start": int(start), "end": int(end), "labels": [str(label)]}  # Label Studio
-        ) if label:
-            return start, end, label
+        ) if label.strip():
+            return start, end, label.strip()
     raise DataError(
         f'{location}: {shorten(value)} is not an entity; write it as [0, 3, "PER"] or '
         f'{{"start": 0, "end": 3, "label": "PER"}}'
