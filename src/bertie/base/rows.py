@@ -80,7 +80,11 @@ def report_skipped(source: Source, skipped: Sequence[DataError], kept: int) -> N
 
 
 def read_rows(
-    source: Source, columns: Sequence[str], skipped: Skipped = None, options: Options = NO_OPTIONS
+    source: Source,
+    columns: Sequence[str],
+    skipped: Skipped = None,
+    options: Options = NO_OPTIONS,
+    optional: Sequence[str] = (),
 ) -> Rows:
     """Read columns of a file or of a table in memory.
 
@@ -95,6 +99,7 @@ def read_rows(
         skipped: a list that collects the errors about malformed rows. These are then left out; without a
             list, the first one is raised.
         options: the options that choose the columns, by column, such as {"review": "--text NAME"}.
+        optional: the names of more columns, whose values are None where they do not exist.
 
     Raises:
         SettingsError: a column does not exist; the message names the nearest one, and its option.
@@ -104,7 +109,8 @@ def read_rows(
     """
     if isinstance(source, MemoryTable):
         _column_indices(columns, list(source.columns), source.name, options)
-        values = {column: source.columns[column] for column in columns}
+        missing = [None] * len(source)
+        values = {column: source.columns.get(column, missing) for column in (*columns, *optional)}
         return Rows(source, values, range(1, len(source) + 1), "row")
     path, handle = source, raise_error if skipped is None else skipped.append
     reject_spreadsheet(path)
@@ -114,11 +120,11 @@ def read_rows(
     if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if format == "parquet":
-        rows = _read_parquet(path, columns, options)
+        rows = _read_parquet(path, columns, options, optional)
     else:
         with closing(read_held_lines(path)) as lines:
             _, parsed = parse_rows(lines, str(path), format, handle)
-            rows = _select_columns(path, columns, parsed, skipped, options)
+            rows = _select_columns(path, columns, parsed, skipped, options, optional)
     if not rows:
         if skipped:
             raise skipped[0]
@@ -386,7 +392,12 @@ def reject_duplicates(names: Sequence[str], location: str) -> None:
 
 
 def _select_columns(
-    path: Path, columns: Sequence[str], rows: Iterable[NumberedRow], skipped: Skipped, options: Options
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[NumberedRow],
+    skipped: Skipped,
+    options: Options,
+    optional: Sequence[str],
 ) -> Rows:
     numbers, values = [], []
     required = set(columns)
@@ -403,18 +414,21 @@ def _select_columns(
                 skipped.append(DataError(str(error)))
                 continue
         numbers.append(number)
-        values.append([row[column] for column in columns])
-    return Rows(path, _transpose(columns, values), numbers)
+        values.append([row[column] for column in columns] + [row.get(column) for column in optional])
+    return Rows(path, _transpose([*columns, *optional], values), numbers)
 
 
 def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     return {column: [row[index] for row in rows] for index, column in enumerate(columns)}
 
 
-def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
+def _read_parquet(path: Path, columns: Sequence[str], options: Options, optional: Sequence[str]) -> Rows:
     with open_parquet(path) as file, reject_changes(path):
         reject_duplicates(file.schema_arrow.names, str(path))
-        _column_indices(columns, file.schema_arrow.names, str(path), options)
+        names, number = file.schema_arrow.names, file.metadata.num_rows
+        _column_indices(columns, names, str(path), options)
+        missing = {column: [None] * number for column in optional if column not in names}
+        columns = [*columns, *(column for column in optional if column in names)]
         values: dict[str, list[Any]] = {column: [] for column in columns}
         size = 0
         for batch in iterate_batches(path, file, columns):
@@ -430,7 +444,7 @@ def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
             except UnicodeDecodeError as error:
                 problem = f"a value is not UTF-8 ({error.reason})"
                 raise DataError(f"{path}: {problem}; write the file again") from None
-        return Rows(path, values, range(1, file.metadata.num_rows + 1), "row")
+        return Rows(path, values | missing, range(1, number + 1), "row")
 
 
 def _both_forms(options: Collection[str]) -> str:

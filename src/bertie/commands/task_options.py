@@ -108,8 +108,8 @@ Columns = Annotated[
         "--column",
         metavar="NAME=COLUMN",
         help="The columns of the other kinds. tags: words, tags. entities: text, entities. questions: "
-        "identifier (default id), question, context, answers. choices: context, label, endings (one column "
-        "of lists, or several columns separated by commas).",
+        "question, context, answers, identifier (by default id, or the number of the row). choices: context, "
+        "label, endings (one column of lists, or several columns separated by commas).",
     ),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 from tests.tasks.custom.tables import write
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.memory import as_source
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import read_questions
@@ -58,7 +59,6 @@ ONE_QUESTION = {
     ("change", "message"),
     [
         ({"id": 7}, "line 2: a second question has the id '7'"),
-        ({"id": None}, "line 2: no id in the column 'id'; add it or delete the row"),
         ({"question": " "}, "line 2: no text in the column 'question'; add it or delete the row"),
         ({"context": "\u200b"}, "line 2: no text in the column 'context'; add it or delete the row"),
         ({"question": None}, "line 2: no text in the column 'question'; add it or delete the row"),
@@ -73,7 +73,10 @@ ONE_QUESTION = {
             "line 2: the answer 'It' is not at character 3",
         ),
         ({"answers": [{"text": 3, "answer_start": 7}]}, r"line 2: the answers .*; write them so$"),
-        ({"answers": "Ada"}, r"line 2: the answers .*; write them so, in a \.jsonl or \.parquet file$"),
+        ({"answers": "Eva"}, "line 2: the answer 'Eva' is not in the context; correct or delete the row"),
+        ({"answers": ["Eva", "Ada"]}, "line 2: the answer 'Eva' is not in the context"),
+        ({"answers": ["Ada", None]}, "line 2: the answers have another form than"),
+        ({"answers": 7}, r"line 2: the answers .* or a text \(\"\" if there is none\); write them so$"),
         ({"answers": None}, "line 2: the answers have another form than"),
         ({"answers": {"text": "Ada", "answer_start": 7}}, "line 2: the answers have another form than"),
         ({"answers": {"text": "Ada", "answer_start": [7]}}, "line 2: the answers have another form than"),
@@ -90,6 +93,28 @@ def test_bad_rows_of_questions_are_reported_or_skipped(tmp_path, capsys, change,
         CustomQuestionAnswering().read(path, labelled=True)
     assert CustomQuestionAnswering(on_error="skip").read(path, labelled=True).ids == ["7"]
     assert capsys.readouterr().err.endswith("a.jsonl: skipped 1 of 2 rows\n")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", "memory"])
+def test_answers_may_be_texts_and_ids_may_be_missing(tmp_path, suffix):
+    table = {
+        "question": ["Who?", "Where?", "When?"],
+        "context": ["It was Ada, not Adam.", "It was Ada, not Adam.", "Ada and I met in May."],
+        "answers": [" Ada ", "", "May"],
+    }
+    source = as_source(table, "train") if suffix == "memory" else write(tmp_path / f"a{suffix}", table)
+    questions = CustomQuestionAnswering().read(source, labelled=True)
+    assert questions.ids == (["2", "3", "4"] if suffix == ".csv" else ["1", "2", "3"])
+    assert questions.answers == [[("Ada", 7)], [], [("May", 17)]]
+    assert CustomQuestionAnswering().fitted(questions).null_threshold == 0
+
+
+def test_a_row_may_have_several_answers_as_texts_and_its_own_id(tmp_path):
+    rows = [ONE_QUESTION | {"answers": ["Ada", "It was Ada", "Eve"]}, ONE_QUESTION | {"id": None}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = CustomQuestionAnswering().read(tmp_path / "a.jsonl", labelled=True)
+    assert questions.ids == ["7", "2"]
+    assert questions.answers == [[("Ada", 7), ("It was Ada", 0), ("Eve", -1)], [("Ada", 7)]]
 
 
 def test_questions_with_answers_are_fitted_as_squad_v1(tmp_path):
@@ -129,9 +154,11 @@ def test_answers_are_only_needed_where_they_are_read(tmp_path, null_threshold):
 
 def test_missing_columns_of_questions_name_their_options(tmp_path):
     path = write(tmp_path / "a.csv", {"text": ["x"]})
-    advice = "pass --column identifier=NAME --column question=NAME --column context=NAME "
+    advice = "pass --column question=NAME --column context=NAME "
     with pytest.raises(SettingsError, match=advice):
         CustomQuestionAnswering().read(path, labelled=False)
+    with pytest.raises(SettingsError, match="pass --column identifier=NAME --column question=NAME "):
+        CustomQuestionAnswering(identifier="number").read(path, labelled=False)
 
 
 def test_compressed_squad_with_the_name_of_a_table_is_to_be_decompressed(tmp_path):

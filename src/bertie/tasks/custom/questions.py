@@ -20,11 +20,10 @@ from bertie.tasks.squad.task import QuestionAnswering
 class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
     """Questions with answers in their contexts, in a table or in SQuAD's JSON.
 
-    identifier  column of the questions' ids
+    identifier  column of the questions' ids; where there is none, the number of the row is the id
     question    column of the questions
     context     column of the contexts
-    answers     column of the answers in the form of SQuAD, a list of {"text", "answer_start"}
-                objects, or of its copy by Hugging Face, an object with two lists
+    answers     column of the answers, in one of the forms of `_parse_answers`
     """
 
     name: str = "questions"
@@ -70,42 +69,46 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
         return questions
 
     def _read_table(self, path: Source, labelled: bool) -> Questions:
-        roles = {self.identifier: "identifier", self.question: "question", self.context: "context"}
+        roles = {self.question: "question", self.context: "context"}
         roles |= {self.answers: "answers"} if labelled else {}
+        if chosen := self.identifier != "id":
+            roles = {self.identifier: "identifier"} | roles
         columns = {column: f"--column {role}=NAME" for column, role in roles.items()}
         ids: dict[str, None] = {}  # of the rows that are not skipped
 
         def check(rows: Rows, i: int) -> None:
-            if is_missing(rows.columns[self.identifier][i]):
-                raise DataError(
-                    f"{rows.location(i)}: no id in the column {self.identifier!r}; add it or delete the row"
-                )
             for column in (self.question, self.context):
                 check_text(rows, i, column)
             if labelled:
-                answers = _parse_answers(rows, self.answers, i)
-                if answers and not has_text_at(rows.columns[self.context][i], *answers[0]):
+                context = rows.columns[self.context][i]
+                answers = _parse_answers(rows, self.answers, context, i)
+                if answers and not has_text_at(context, *answers[0]):
                     text, start = answers[0]
+                    place = "in the context" if start < 0 else f"at character {start} of the context"
                     raise DataError(
-                        f"{rows.location(i)}: the answer {text!r} is not at character {start} of the "
-                        f"context; correct or delete the row"
+                        f"{rows.location(i)}: the answer {text!r} is not {place}; correct or delete the row"
                     )
-            if (name := str(rows.columns[self.identifier][i])) in ids:
+            identifier = rows.columns[self.identifier][i]
+            name = str(rows.numbers[i] if is_missing(identifier) else identifier)
+            if name in ids:
                 raise DataError(
                     f"{rows.location(i)}: a second question has the id {name!r}; rename one, since "
                     f"predictions are matched by id"
                 )
             ids[name] = None
 
-        rows = self._read_rows(path, columns, check)
+        rows = self._read_rows(path, columns, check, optional=[] if chosen else [self.identifier])
         contexts = rows.columns[self.context]
         index_of = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
+        answers = None
+        if labelled:
+            answers = [_parse_answers(rows, self.answers, context, i) for i, context in enumerate(contexts)]
         return Questions(
             list(ids),
             rows.columns[self.question],
             list(index_of),
             np.array([index_of[context] for context in contexts], dtype=np.int64),
-            [_parse_answers(rows, self.answers, i) for i in range(len(rows))] if labelled else None,
+            answers,
         )
 
     def fitted(self, examples: Questions) -> Self:
@@ -117,18 +120,27 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
         return replace(super().fitted_to_model(metadata), null_threshold=metadata.null_threshold)
 
 
-def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
-    match rows.columns[column][i]:
+def _parse_answers(rows: Rows, column: str, context: str, i: int) -> list[Answer]:
+    """Return the answers of a row.
+
+    They are a list of {"text", "answer_start"} objects, as in SQuAD, an object with two lists, as in its
+    copy by Hugging Face, or one text or a list of texts, whose first occurrences in the context are meant.
+    """
+    value = rows.columns[column][i]
+    if isinstance(value, str):
+        value = [value.strip()] if value.strip() else []
+    match value:
         case {"text": list(texts), "answer_start": list(starts)} if len(texts) == len(starts):
             answers = list(map(Answer, texts, starts))
         case list(objects) if all(isinstance(answer, dict) for answer in objects):
             answers = [Answer(answer.get("text"), answer.get("answer_start")) for answer in objects]
+        case list(texts) if all(isinstance(text, str) for text in texts):
+            answers = [Answer(text, context.find(text)) for text in texts]
         case _:
             answers = [Answer("", -1)]
     if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
-        file = ", in a .jsonl or .parquet file" if isinstance(rows.columns[column][i], str) else ""
         raise DataError(
             f"{rows.location(i)}: the answers have another form than "
-            f'{{"text": ["…"], "answer_start": [0]}}; write them so{file}'
+            f'{{"text": ["…"], "answer_start": [0]}} or a text ("" if there is none); write them so'
         )
     return answers

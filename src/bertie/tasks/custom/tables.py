@@ -1,7 +1,7 @@
 """Tables of custom examples: read their rows, and check the values."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,7 +40,11 @@ class CustomFiles:
             )
 
     def _read_rows(
-        self, source: Source, columns: Mapping[str, str], *checks: Callable[[Rows, int], object]
+        self,
+        source: Source,
+        columns: Mapping[str, str],
+        *checks: Callable[[Rows, int], object],
+        optional: Sequence[str] = (),
     ) -> Rows:
         """Read the rows of a table that pass all checks.
 
@@ -49,6 +53,7 @@ class CustomFiles:
             columns: the option that chooses each column, for an error message.
             *checks: functions that raise DataError for a bad row. Each one sees only the rows that the
                 checks before it accept.
+            optional: the names of columns that may not exist; see `read_rows`.
 
         Raises:
             SettingsError: a column is missing.
@@ -66,7 +71,7 @@ class CustomFiles:
             )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
         try:
-            rows = read_rows(source, list(columns), skipped, columns)
+            rows = read_rows(source, list(columns), skipped, columns, optional)
         except BertieError:
             if isinstance(source, Path) and format_suffix(source) in (".jsonl", ".ndjson"):
                 _reject_squad(source)
