@@ -357,6 +357,12 @@ def test_info_reports_the_method_of_a_regression(models):
     assert (info["method"], info["pairs"]) == ("regress", None)
 
 
+@pytest.mark.parametrize("name", ["tagger", "squad-v2"])
+def test_info_reports_that_texts_are_read_in_windows(models, name):
+    with serving(models[name]) as served:
+        assert served.send("GET", "/info")[1]["long_texts"] == "windows"
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "body", "status", "message"),
     [

@@ -82,7 +82,8 @@ def describe(model: ServedModel) -> ModelInfo:
         labels=[*model.metadata.labels],
         decision_thresholds=model.decision_thresholds,
         max_seq_length=model.max_seq_length,
-        long_texts=model.metadata.long_texts.method,
+        # Taggers and question models always read texts in windows.
+        long_texts="windows" if model.method in ("tag", "answer") else model.metadata.long_texts.method,
         num_truncated=model.predictor.num_truncated if model.predictor else 0,
         embedding=model.embedding._asdict(),
         engine=model.engine,
