@@ -12,6 +12,8 @@ from bertie.model.heads import MaskedLMModel
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
+TOTAL_STEPS = 3
+
 
 @pytest.fixture
 def learner():
@@ -35,21 +37,40 @@ def make_killed_run(path: Path, learner) -> None:
 def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner):
     make_killed_run(tmp_path, learner)
     with RunDirectory(tmp_path) as run:
-        state = run.restore(learner[0])
+        state = run.restore(learner[0], TOTAL_STEPS)
         state.step = 2
         save(run, state, learner)
     rows = run.rows()
     assert rows == [{"kind": "train", "step": 1}]
     with RunDirectory(tmp_path) as run:
-        run.restore(learner[0])
+        run.restore(learner[0], TOTAL_STEPS)
         assert run.rows() == rows
 
 
-def test_resume_without_its_metrics_is_refused(tmp_path, learner):
+@pytest.mark.parametrize("left", ["", '{"kind": "train", "st', '{"kind": "train", "step": 1}'])
+def test_resume_without_earlier_metrics_warns(tmp_path, learner, capsys, left):
     make_killed_run(tmp_path, learner)
+    (tmp_path / "metrics.jsonl").write_text(left)
+    with RunDirectory(tmp_path) as run:
+        run.restore(learner[0], TOTAL_STEPS)
+        run.log({"kind": "train", "step": 2})
+        save(run, TrainState(step=2), learner)
+    with RunDirectory(tmp_path) as run:
+        run.restore(learner[0], TOTAL_STEPS)
+    assert run.rows() == [{"kind": "train", "step": 2}]
+    problem = "lacks rows that were logged up to step 1; the run resumes, and its report lacks their figures"
+    assert capsys.readouterr().err == f"warning: {tmp_path}/metrics.jsonl: {problem}\n"
+
+
+@pytest.mark.parametrize("state", [TrainState(step=TOTAL_STEPS), TrainState(step=1, is_done=True)])
+def test_resume_without_metrics_after_the_last_step_is_refused(tmp_path, learner, state):
+    with RunDirectory(tmp_path) as run:
+        run.log({"kind": "train", "step": state.step})
+        save(run, state, learner)
     (tmp_path / "metrics.jsonl").unlink()
-    with RunDirectory(tmp_path) as run, pytest.raises(DataError, match=r"metrics\.jsonl: lacks rows"):
-        run.restore(learner[0])
+    message = rf"metrics\.jsonl: lacks rows .* up to step {state.step}; restore the file, or remove .*step-0"
+    with RunDirectory(tmp_path) as run, pytest.raises(DataError, match=message):
+        run.restore(learner[0], TOTAL_STEPS)
 
 
 def test_resume_drops_a_torn_last_line(tmp_path, learner):
@@ -58,7 +79,7 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
         file.write('{"kind": "train", "step": 3, "lo')
     with RunDirectory(tmp_path) as run:
         assert run.rows() == [{"kind": "train", "step": 1}, {"kind": "train", "step": 2}]
-        run.restore(learner[0])
+        run.restore(learner[0], TOTAL_STEPS)
         run.log({"kind": "train", "step": 2})
     assert (
         tmp_path / "metrics.jsonl"
@@ -74,7 +95,7 @@ def test_changed_byte_in_a_checkpoint_is_detected(tmp_path, learner, name):
     file.write_bytes(content)
     message = rf"{name}: does not match its checksum in SHA256SUMS; remove {file.parent} to resume from the"
     with RunDirectory(tmp_path) as run, pytest.raises(ModelError, match=message):
-        run.restore(learner[0])
+        run.restore(learner[0], TOTAL_STEPS)
 
 
 def test_only_the_main_process_writes(tmp_path, learner):
@@ -83,7 +104,7 @@ def test_only_the_main_process_writes(tmp_path, learner):
         save(run, TrainState(step=2), learner)
     shutil.copytree(tmp_path / "run", tmp_path / "before")
     with RunDirectory(tmp_path / "run", is_main=False, tensorboard=True, arguments={}) as run:
-        state = run.restore(learner[0])
+        state = run.restore(learner[0], TOTAL_STEPS)
         run.restore_moments(*learner)
         run.write_settings(OptimizerSettings())
         run.log({"kind": "train", "step": 3})
@@ -116,7 +137,7 @@ def test_copy_of_a_checkpoint_is_ignored(tmp_path, learner):
     make_killed_run(tmp_path, learner)
     (tmp_path / "checkpoints" / "step-00000001.bak").mkdir()
     with RunDirectory(tmp_path) as run:
-        save(run, run.restore(learner[0]), learner)
+        save(run, run.restore(learner[0], TOTAL_STEPS), learner)
 
 
 def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
@@ -125,7 +146,7 @@ def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "large disk")
     make_killed_run(tmp_path / "run", learner)
     with RunDirectory(tmp_path / "run") as run:
-        assert run.restore(learner[0]).step == 1
+        assert run.restore(learner[0], TOTAL_STEPS).step == 1
     run.finish(1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert not (tmp_path / "run" / "checkpoints").is_symlink()

@@ -11,6 +11,7 @@ RUN/finished.json                     fine-tuning: written last, after which no 
 """
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertie.base.checksums import verification, verify, write_sums
-from bertie.base.errors import ModelError
+from bertie.base.errors import DataError, ModelError
 from bertie.base.files import (
     add_path_to_errors,
     atomic_directory,
@@ -219,7 +220,9 @@ class RunDirectory:
             shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)
 
-    def restore(self, model: nn.Module, check: Callable[[TrainState], None] | None = None) -> TrainState:
+    def restore(
+        self, model: nn.Module, total_steps: int, check: Callable[[TrainState], None] | None = None
+    ) -> TrainState:
         """Load state and weights of the newest checkpoint.
 
         The metrics that were logged after it are dropped. Without any checkpoint, the run starts over: the
@@ -227,13 +230,16 @@ class RunDirectory:
 
         Args:
             model: the model whose weights are replaced.
+            total_steps: the steps of the whole run.
             check: raises ValueError if the state is not one of this run.
 
         Raises:
             ModelError: the checkpoint is damaged.
+            DataError: metrics.jsonl lacks earlier rows, and there is no later step, whose rows the report
+                could show.
         """
         if not self.checkpoints():
-            self._truncate_metrics(0)
+            self._truncate_metrics(TrainState())
             return TrainState()
         newest = self.checkpoints()[-1]
         earlier = f"remove {newest} to resume from the checkpoint before"
@@ -247,7 +253,11 @@ class RunDirectory:
             raise ModelError(f"{newest / STATE_FILE}: damaged (cursor); {earlier}") from None
         with verification(False):  # verified above
             load_weights(newest, model)
-        self._truncate_metrics(state.metrics_bytes)
+        if not self._truncate_metrics(state):
+            problem = f"{self._metrics.path}: lacks rows that were logged up to step {state.step:,}"
+            if state.is_done or state.step >= total_steps:
+                raise DataError(f"{problem}; restore the file, or {earlier}")
+            print(f"warning: {problem}; the run resumes, and its report lacks their figures", file=sys.stderr)
         return state
 
     def restore_moments(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -255,9 +265,9 @@ class RunDirectory:
         if self.checkpoints():
             load_moments(model, optimizer, _read_moments(self.checkpoints()[-1] / OPTIMIZER_FILE))
 
-    def _truncate_metrics(self, size: int) -> None:
-        if self.is_main:
-            self._metrics.truncate(size)
+    def _truncate_metrics(self, state: TrainState) -> bool:
+        """Drop the rows after a checkpoint, and return whether all earlier ones are there."""
+        return not self.is_main or self._metrics.truncate(state.metrics_bytes, state.step)
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -306,7 +306,7 @@ def _train(
         return selection.evaluate_and_save(state, progress) if ranks.is_main else {}
 
     with run:
-        state = run.restore(model) if resume else TrainState()
+        state = run.restore(model, schedule.total_steps) if resume else TrainState()
         # Embeddings are learned without BERT's pooler, which the model keeps.
         compute_losses = LossFunction(model, ranks, may_skip_parameters=isinstance(model, EmbeddingModel))
         optimizer = build_optimizer(model, settings.optimizer, settings.layer_decay)

@@ -32,7 +32,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         row = _parse_row(line)
         if row is None:
-            raise DataError(f"{path}, line {number}: not a row of metrics; restore the file from a copy")
+            problem = "not a row of metrics; restore the file from a copy, or delete this line"
+            raise DataError(f"{path}, line {number}: {problem}")
         rows.append(row)
     return rows if last_row is None else [*rows, last_row]
 
@@ -74,19 +75,23 @@ class MetricsFile:
         fsync(self.path)
         return self._file.tell()
 
-    def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes.
+    def truncate(self, size: int, step: int) -> bool:
+        """Drop the rows that were logged after a checkpoint, and return whether all earlier ones are there.
 
-        Raises:
-            DataError: it is shorter.
+        Some are missing if the file was cut, edited or removed.
+
+        Args:
+            size: the size of the file when the checkpoint was written, in bytes.
+            step: the step of the checkpoint.
         """
-        if self._file.seek(0, os.SEEK_END) < size:
-            raise DataError(
-                f"{self.path}: lacks rows that were logged before the newest checkpoint; restore the file, "
-                f"or start again in another directory"
-            )
-        self._file.truncate(size)
+        kept = 0
+        for line in self.path.read_bytes()[:size].splitlines(keepends=True):
+            row = _parse_row(line)  # None for a damaged line, which `read_metrics` reports
+            if line.endswith(b"\n") and (row is None or row["step"] <= step):
+                kept += len(line)
+        self._file.truncate(kept)
         self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end
+        return kept == size
 
 
 def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -136,7 +136,7 @@ def _train(
 ) -> TrainState:
     """Start or resume training, and return its last state."""
     settings = setup.settings
-    state = run.restore(model, setup.check_cursor) if resume else TrainState()
+    state = run.restore(model, settings.total_steps, setup.check_cursor) if resume else TrainState()
     batches = PretrainingBatches(setup, state, ranks)
     silent = silent or not ranks.is_main
     with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
