@@ -81,3 +81,17 @@ def test_damaged_sums_are_one_line(directory: Path, line: str) -> None:
     (directory / "SHA256SUMS").write_text(line, encoding="latin-1")
     with pytest.raises(ModelError, match="SHA256SUMS, line 1: damaged; copy the directory again, or delete"):
         verify(directory)
+
+
+@pytest.mark.parametrize("last", ["vocab.txt", "state.json"])
+def test_sums_without_their_last_line_are_refused(directory: Path, last: str) -> None:
+    (directory / last).write_text("last")
+    write_sums(directory)
+    verify(directory)
+    sums = directory / "SHA256SUMS"
+    sums.write_text("".join(sums.read_text().splitlines(keepends=True)[:-1]))
+    message = rf"SHA256SUMS: does not list {last}, so its last lines are missing; copy the directory"
+    with pytest.raises(ModelError, match=message):
+        verify(directory)
+    with pytest.raises(ModelError, match=message), weights_verified(directory):
+        pass

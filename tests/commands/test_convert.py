@@ -42,6 +42,13 @@ def test_conversion_can_be_reversed(tmp_path, capsys, kind, layout):
     assert_same_model(load_any(source), load_any(tmp_path / "back"))
 
 
+@pytest.mark.parametrize("layout", ["bertie", "huggingface", "sentence-transformers", "tensorflow"])
+def test_sums_end_with_the_vocabulary(tmp_path, layout):
+    """So a cut after any line is noticed."""
+    bertie.convert(save_small(tmp_path, "encoder"), out=tmp_path / "out", to=layout)
+    assert (tmp_path / "out/SHA256SUMS").read_text().endswith("  vocab.txt\n")
+
+
 def test_pickle_needs_allow_pickle(tmp_path, capsys):
     source = save_small(tmp_path, "masked LM")
     model = MaskedLMModel(CONFIG)

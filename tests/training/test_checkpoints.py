@@ -98,6 +98,15 @@ def test_changed_byte_in_a_checkpoint_is_detected(tmp_path, learner, name):
         run.restore(learner[0], TOTAL_STEPS)
 
 
+@pytest.mark.parametrize("lines", [1, 2])
+def test_cut_sums_of_a_checkpoint_are_detected(tmp_path, learner, lines):
+    make_killed_run(tmp_path, learner)
+    sums = tmp_path / "checkpoints/step-00000001/SHA256SUMS"
+    sums.write_text("".join(sums.read_text().splitlines(keepends=True)[:lines]))
+    with RunDirectory(tmp_path) as run, pytest.raises(ModelError, match=r"does not list state\.json, so its"):
+        run.restore(learner[0], TOTAL_STEPS)
+
+
 def test_only_the_main_process_writes(tmp_path, learner):
     make_killed_run(tmp_path / "run", learner)
     with RunDirectory(tmp_path / "run") as run:

@@ -17,6 +17,7 @@ from bertie.base.files import sha256, write_text
 
 SUMS_FILE = "SHA256SUMS"
 UNLISTED = (SUMS_FILE, "README.md")
+LAST_LISTED = ("vocab.txt", "state.json")  # of a tokenizer, model or export, and of a checkpoint
 # Files of weights, which are large. They are verified in a thread while they are loaded.
 WEIGHTS = ("*.safetensors", "*.onnx", "*.index", "*.data-*")
 NO_VERIFY = "BERTIE_NO_VERIFY"  # in the environment: 1 skips verification in a process and its children
@@ -105,11 +106,21 @@ def _listed(directory: Path) -> dict[str, str]:
     """Return the sum of each file in SHA256SUMS.
 
     There are none without this file or without verification.
+
+    Raises:
+        ModelError: SHA256SUMS is damaged, or was cut after a line.
     """
     file = directory / SUMS_FILE
     if not _is_verifying.get() or os.environ.get(NO_VERIFY) == "1" or not file.exists():
         return {}
-    return _read_sums(file)
+    sums = _read_sums(file)
+    for name in LAST_LISTED:
+        if name not in sums and (directory / name).exists():
+            raise ModelError(
+                f"{file}: does not list {name}, so its last lines are missing; copy the directory again, or "
+                f"delete this file"
+            )
+    return sums
 
 
 def _read_sums(file: Path) -> dict[str, str]:
