@@ -607,6 +607,26 @@ def test_a_command_runs_with_closed_standard_error(tmp_path):
     assert (tmp_path / "tokenizer" / "vocab.txt").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "--data", "dev.csv"],
+        ["tokenize", "tokenizer", "well"],
+        ["inspect", "model"],
+        ["doctor"],
+        ["evaluate", "--task", "blimp", "--data", "blimp"],
+    ],
+    ids=" ".join,
+)
+def test_closed_standard_output_is_refused_where_results_go(workspace, capsys, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["bertie", *arguments])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == 2
+    assert capsys.readouterr().err == "bertie: standard output is closed; redirect it to a file\n"
+
+
 # A command that Ctrl-C interrupts where Python or numba would drop KeyboardInterrupt. Each place has its own
 # process, forked because the imports take most of the time, and a file with its standard error.
 INTERRUPTED = """

@@ -8,7 +8,7 @@ import typer
 
 from bertie.base.processors import available_cpus
 from bertie.base.texts import count_noun
-from bertie.commands.options import Json
+from bertie.commands.options import Json, check_stdout
 
 # The extra of pyproject.toml that installs each optional package.
 EXTRAS = {
@@ -38,6 +38,7 @@ def doctor(
     ] = True,
 ) -> None:
     """Report the hardware, and installed and missing packages."""
+    check_stdout()
     facts = {**_software(), **_hardware(measure)}
     if as_json:
         print(json.dumps(facts, indent=2))

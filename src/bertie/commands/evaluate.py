@@ -13,6 +13,7 @@ from bertie.commands.options import (
     NoVerify,
     Precision,
     PrecisionChoice,
+    check_stdout,
     given_options,
     local_path_option,
 )
@@ -81,6 +82,7 @@ def evaluate(
     """Score a model or predictions as the official scorers do."""
     import bertie
 
+    check_stdout()
     if task and task.lower() == "blimp":
         _evaluate_blimp(given_options(context), models or [], data, add_to_report, device, precision, as_json)
         return

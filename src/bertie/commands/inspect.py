@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertie.commands.options import AllowPickle, Json, NoVerify, local_path_argument
+from bertie.commands.options import AllowPickle, Json, NoVerify, check_stdout, local_path_argument
 
 
 def inspect(
@@ -18,6 +18,7 @@ def inspect(
     """Describe a model, and check that its files fit together."""
     from bertie.model.formats.inspection import inspect_model
 
+    check_stdout()
     facts, checks = inspect_model(directory, allow_pickle)
     if as_json:
         print(json.dumps({**facts, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))

@@ -471,6 +471,16 @@ def exit_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
 
 
+def check_stdout(advice: str = "redirect it to a file") -> None:
+    """Check that standard output, to which a command writes its results, is not closed.
+
+    Raises:
+        BertieError: it is closed, as by `>&-`.
+    """
+    if sys.stdout is None:
+        raise bertie.BertieError(f"standard output is closed; {advice}")
+
+
 def writable_stdout() -> TextIO:
     """Return standard output, in UTF-8.
 
@@ -479,8 +489,7 @@ def writable_stdout() -> TextIO:
     Raises:
         BertieError: it is closed.
     """
-    if sys.stdout is None:
-        raise bertie.BertieError("standard output is closed; write to a file with --out")
+    check_stdout("write to a file with --out")
     if isinstance(sys.stdout, TextIOWrapper):  # otherwise a caller has replaced it
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     return sys.stdout

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Json, NoVerify, local_path_argument
+from bertie.commands.options import Json, NoVerify, check_stdout, local_path_argument
 
 
 def tokenize(
@@ -29,6 +29,7 @@ def tokenize(
     from bertie.base.rows import decode_lines
     from bertie.text.tokenizer import Tokenizer
 
+    check_stdout()
     tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
     for text in texts or decode_lines(open_stdin(), "standard input"):
         encoding = tokenizer.encode(text, pair)
