@@ -22,6 +22,7 @@ from bertie.base.executor import MAX_DEATHS, run_tasks
 TASKS = """
 import os, signal, sys, time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from bertie.base.errors import DataError
 from bertie.base.executor import run_tasks
@@ -34,6 +35,23 @@ def die_once(marker):
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return marker.name
+
+def write_half_of_result(then):
+    def send(connection, data):  # a large result is written in several parts
+        os.write(connection.fileno(), data[: len(data) // 2])
+        then()
+
+    Connection._send = send
+
+def die_in_result(marker):
+    if not marker.exists():
+        marker.touch()
+        write_half_of_result(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return marker.name
+
+def pause_in_result(folder):
+    if folder:
+        write_half_of_result(lambda: sleep(folder))
 
 def die_on_three(number):
     if number == 3:
@@ -118,6 +136,14 @@ def test_tasks_of_a_killed_worker_run_again(tasks: ModuleType, tmp_path: Path) -
     assert dict(run_tasks(tasks.die_once, markers, 2)) == {i: f"marker-{i}" for i in range(3)}
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_worker_may_die_while_it_writes_a_result(tasks: ModuleType, tmp_path: Path, count: int) -> None:
+    markers = [tmp_path / f"marker-{index}" for index in range(count)]
+    for marker in markers[1:]:
+        marker.touch()
+    assert dict(run_tasks(tasks.die_in_result, markers, 2)) == {i: f"marker-{i}" for i in range(count)}
+
+
 def test_task_that_always_kills_its_worker_fails_the_run(tasks: ModuleType) -> None:
     with pytest.raises(BertieError, match=rf"died {MAX_DEATHS + 1} times .* fewer than 2 workers") as error:
         list(run_tasks(tasks.die_on_three, range(6), 2))
@@ -151,6 +177,15 @@ def test_caller_that_wants_no_more_results_stops_the_running_tasks(tasks: Module
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert not (tmp_path / "finished").exists()
+
+
+def test_running_tasks_are_stopped_while_one_writes_its_result(tasks: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    results = run_tasks(tasks.pause_in_result, [None, folder, None], 2)
+    next(results)
+    _wait_until(lambda: any(folder.iterdir()))
+    results.close()
 
 
 def test_worker_may_die_while_the_others_start(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

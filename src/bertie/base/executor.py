@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import connection
 from types import ModuleType
 from typing import Protocol, TypeVar
 
@@ -100,6 +101,7 @@ def _run_until_death(
     # Start all workers before the first task: the pool would wait forever for a worker that it starts after
     # another one has died.
     pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
+    watcher = threading.Thread(target=_kill_all_with_one, args=(pool,), daemon=True)
     running: dict[Future[R], int] = {}
     try:
         while waiting or running:
@@ -109,6 +111,8 @@ def _run_until_death(
                 unfinished[index] = argument
                 with _hidden_script(function), _interrupt_delayed():  # the first call starts the workers
                     running[pool.submit(function, argument)] = index
+                    if watcher.ident is None:
+                        watcher.start()
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index = running.pop(future)
                 result = future.result()
@@ -122,6 +126,24 @@ def _run_until_death(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        if watcher.ident is not None:
+            watcher.join()
+
+
+def _kill_all_with_one(pool: ProcessPoolExecutor) -> None:
+    """Kill all workers of a pool when one of them has died.
+
+    A worker may die while it writes a result. Then the pool waits for the rest of it, and the other workers
+    wait to write theirs. Once nothing can write, the pool reads the end of the pipe and reports the death.
+    """
+    workers = list(pool._processes.values())
+    pool._result_queue._writer.close()  # type: ignore[attr-defined]
+    ended = connection.wait([worker.sentinel for worker in workers])
+    first = next(worker for worker in workers if worker.sentinel in ended)
+    first.join()  # its files are closed a moment before it has an exit status
+    if first.exitcode:
+        for worker in workers:
+            worker.kill()
 
 
 def _has_one_thread() -> bool:
