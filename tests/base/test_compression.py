@@ -34,6 +34,16 @@ def test_concatenated_streams_are_read_to_the_end(
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("data", [b"text " * 1000, b""])
+def test_compressed_file_without_its_suffix_is_rejected(tmp_path: Path, suffix: str, data: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(COMPRESS[suffix](data))
+    message = rf"a\.csv: \{suffix} data; give the file a name that ends in \{suffix}"
+    with pytest.raises(DataError, match=message), open_binary(path):
+        pass
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("cut", [1, 5, 12])
 def test_truncated_file_is_rejected(tmp_path: Path, suffix: str, cut: int) -> None:
     (tmp_path / f"a{suffix}").write_bytes(COMPRESS[suffix](b"text " * 1000)[:-cut])

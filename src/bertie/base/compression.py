@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,13 @@ _ZSTD_READ_BYTES = 1 << 12
 # A line is in memory as a whole. A file of a few kB can decompress to a line of any length.
 MAX_LINE_BYTES = 1 << 30
 _ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the format's maximum
+# The first bytes of a compressed file, by its suffix. No text starts like this.
+_SIGNATURES = {
+    ".gz": re.compile(rb"\x1f\x8b"),
+    ".bz2": re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"),
+    ".xz": re.compile(rb"\xfd7zXZ\0"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
+}
 
 
 def is_compressed(path: Path) -> bool:
@@ -34,7 +42,8 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
     Read the file inside the block, because damage is found only while reading.
 
     Raises:
-        DataError: the file is missing, unreadable, damaged or truncated, or decompresses to a huge line.
+        DataError: the file is missing, unreadable, damaged or truncated, decompresses to a huge line, or
+            lacks the suffix of its compression format.
         BertieError: it is a .zst file, and the package `zstandard` is not installed.
     """
     opener: Callable[..., Any] = _OPENERS.get(path.suffix.lower(), io.FileIO)
@@ -51,7 +60,10 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
             if is_compressed(path) and path.stat().st_size == 0 and path.is_file():  # a pipe has no size
                 raise EOFError("it has no bytes")
             limited = _LimitedLines(raw, path) if is_compressed(path) else raw
-            yield stack.enter_context(io.BufferedReader(limited, _BUFFER_BYTES))
+            file = stack.enter_context(io.BufferedReader(limited, _BUFFER_BYTES))
+            if not is_compressed(path):
+                _reject_compressed(path, file.peek())
+            yield file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -63,6 +75,13 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
                 f"{path}: cannot be read ({error.strerror}); make it readable or choose another file"
             ) from None
         raise DataError(f"{path}: damaged or truncated compressed file ({error})") from None
+
+
+def _reject_compressed(path: Path, start: bytes) -> None:
+    """Raise DataError if a file without the suffix of a compression format starts as a compressed one."""
+    for suffix, pattern in _SIGNATURES.items():
+        if pattern.match(start):
+            raise DataError(f"{path}: {suffix} data; give the file a name that ends in {suffix}")
 
 
 class _LimitedLines(io.RawIOBase):
