@@ -19,7 +19,7 @@ import bertie
 from bertie.base.errors import SettingsError
 from bertie.inference.server import running
 from bertie.inference.server.middleware import OPEN, Access
-from bertie.inference.server.running import GatheringTransport, check_access, listen
+from bertie.inference.server.running import GatheringTransport, Server, check_access, listen
 
 
 @pytest.fixture(scope="module")
@@ -451,6 +451,24 @@ def test_a_stopping_server_answers_on_open_connections(model):
         assert (response.status, response.headers["Connection"]) == (200, "close")
         assert response.read()
         assert kept.fileno() == -1
+
+
+def test_a_stopping_server_answers_connections_that_wait_in_the_kernel(model, monkeypatch):
+    """A client connects while the event loop is busy, and the signal comes before it accepts."""
+    connections = []
+    shutdown = Server.shutdown
+
+    async def connect_and_shut_down(server, sockets):
+        connection = HTTPConnection(*sockets[0].getsockname(), timeout=60)
+        connection.request("POST", "/predict", '{"inputs": "a"}')
+        connections.append(connection)
+        await shutdown(server, sockets)
+
+    monkeypatch.setattr(Server, "shutdown", connect_and_shut_down)
+    with serving(model, closing_seconds=1):
+        pass
+    with closing(connections[0]) as connection:
+        assert connection.getresponse().status == 200
 
 
 def test_responses_do_not_wait_for_acknowledgements():

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from fcntl import ioctl
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from termios import TIOCOUTQ
@@ -312,13 +313,30 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let clients close their connections, then finish the running requests."""
-        for server in self.servers:
-            server.close()
+        await self._stop_listening(sockets or [])
         for _ in range(10 * CLOSING_SECONDS):
             if not self.server_state.connections:
                 break
             await asyncio.sleep(0.1)
         await super().shutdown(sockets)
+
+    async def _stop_listening(self, sockets: list[socket.socket]) -> None:
+        """Accept the connections that wait in the kernel, then close the sockets, which would reset them."""
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
+            loop.remove_reader(listening)
+        await asyncio.sleep(0)  # asyncio makes the transports of the connections that it has accepted
+        waiting = []
+        for listening in sockets:
+            with suppress(OSError):  # there are no more, or too many files are open
+                while True:
+                    waiting.append(listening.accept()[0])
+        for server in self.servers:
+            server.close()
+        protocol: Any = self.config.http_protocol_class
+        make_protocol = partial(protocol, self.config, self.server_state, self.lifespan.state)
+        for connection in waiting:
+            await loop.connect_accepted_socket(make_protocol, connection)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal; at a second one cancel the running requests."""
