@@ -73,6 +73,9 @@ def test_scores_are_shown_in_the_report_of_the_run(corpus):
     corpus_line = f"{corpus}, 27 documents"
     assert corpus_line in before
     assert corpus_line in report
+    Path("run/metrics.jsonl").write_text('{"kind": "train", "step": 2}\n')
+    with pytest.raises(bertie.DataError, match=r"metrics\.jsonl: no row of the kind 'evaluation'; restore"):
+        bertie.evaluate_blimp(run.model_directory, "missing", add_to_report=True)
 
 
 def test_wrong_models_and_options_are_one_line(tmp_path, model, evaluate):

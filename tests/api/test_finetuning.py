@@ -484,6 +484,13 @@ def test_run_of_files_resumes_from_its_directory(model, monkeypatch):
     assert weights(bertie.finetune(model, out="old", resume=True, **inputs)) == weights(expected)
 
 
+def test_finished_run_without_its_metrics_is_an_error(model):
+    run = bertie.finetune(model, train=ROWS, out="run", **REVIEWS, **FAST)
+    (run.path / "metrics.jsonl").write_text("")
+    with pytest.raises(bertie.DataError, match=r"metrics\.jsonl: no row of the kind 'train'; restore"):
+        bertie.finetune(train=ROWS, out="run", resume=True, **REVIEWS)
+
+
 def test_search_resumes_from_its_directory(model):
     pd.DataFrame(COLUMNS).to_csv("reviews.csv", index=False)
     grid = {"batch_sizes": [8], "learning_rates": [1e-3], "epochs": [1], "finetuning.max_seq_length": 32}

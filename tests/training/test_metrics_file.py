@@ -61,6 +61,13 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
         read_metrics(tmp_path / "metrics.jsonl")
 
 
+def test_row_of_a_needed_kind_is_required(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(ROW[:-1])
+    assert len(read_metrics(tmp_path / "metrics.jsonl", ["train"])) == 1
+    with pytest.raises(DataError, match=r"metrics\.jsonl: no row of the kind 'evaluation'; restore the file"):
+        read_metrics(tmp_path / "metrics.jsonl", ["train", "evaluation"])
+
+
 @pytest.mark.parametrize("torn", ["", '{"kind": "tr'])
 def test_truncate_keeps_the_rows_before_a_size(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "metrics.jsonl"

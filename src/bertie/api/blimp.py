@@ -92,6 +92,7 @@ def _find_run(model: Path) -> Path:
 
     Raises:
         SettingsError: the model is not in the directory of a run.
+        DataError: the run lacks rows of metrics that its report shows.
     """
     run = model.parent
     if not (run / SETTINGS_FILE).exists() or not (run / "metrics.jsonl").exists():
@@ -99,4 +100,5 @@ def _find_run(model: Path) -> Path:
             f"{model}: not the model of a run, so there is no report to add to; "
             f"pass RUN/model, or omit --add-to-report (add_to_report=False)"
         )
+    read_metrics(run / "metrics.jsonl", ["train", "evaluation"])  # before the sentences are scored
     return run

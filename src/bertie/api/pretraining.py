@@ -132,7 +132,7 @@ def plan_pretraining(
 def write_run_report(run: Path) -> None:
     """Write RUN/report.html from the files of a pre-training run."""
     settings_text = (run / SETTINGS_FILE).read_text(encoding="utf-8")
-    metrics = read_metrics(run / "metrics.jsonl")
+    metrics = read_metrics(run / "metrics.jsonl", ["train", "evaluation"])
     facts = _describe(recorded_arguments(run)) | run_facts(run, metrics)
     blimp = read_json_object(run / BLIMP_FILE)
     write_report(run / "report.html", metrics, settings_text, facts, blimp)

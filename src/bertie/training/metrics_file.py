@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -13,13 +13,18 @@ from bertie.base.files import add_path_to_errors, fsync
 from bertie.base.progress import spell_duration
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any]]:
     """Read the rows of a metrics.jsonl.
 
     An incomplete last line, which a killed run may leave, is skipped.
 
+    Args:
+        path: the file.
+        needed: kinds of which there must be a row, such as "train"; a finished run has logged them.
+
     Raises:
-        DataError: the file is missing or a directory, or another line is not a row.
+        DataError: the file is missing or a directory, another line is not a row, or there is no row of a
+            needed kind.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -35,7 +40,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             problem = "not a row of metrics; restore the file from a copy, or delete this line"
             raise DataError(f"{path}, line {number}: {problem}")
         rows.append(row)
-    return rows if last_row is None else [*rows, last_row]
+    if last_row is not None:
+        rows.append(last_row)
+    if missing := set(needed) - {row["kind"] for row in rows}:
+        raise DataError(f"{path}: no row of the kind {min(missing)!r}; restore the file from a copy")
+    return rows
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:
