@@ -98,6 +98,19 @@ def test_processes_at_once_write_one_output(
     print(f"{verb} {' '.join(options)}: {processes} processes, {rounds} rounds")
 
 
+def test_report_that_another_process_writes_is_awaited(inputs: Path, tmp_path: Path) -> None:
+    lock = tmp_path / "out/.given.md.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = fork_bertie(tmp_path, *arguments_of("reproduce-model", inputs), tmp_path / "out")
+        wait_until(
+            lambda: process.output.endswith("given.md: waiting for the process that is writing here\n")
+        )
+    assert process.join() == 0, process.output
+    assert (tmp_path / "out/given.md").exists()
+
+
 def trunk_arguments(inputs: Path) -> list[str]:
     """Return the arguments, but for the output, of a table whose rows share the text and a trunk."""
     table = [

@@ -62,7 +62,7 @@ def write_checkpoint_report(
         parts = "; ".join(examples.describe(shorten=True).values())
         lines.append(f"- {name}, in {folder}: {parts}")
     lines += [f"- {note}" for note in notes]
-    with lock_file(path):
+    with lock_file(path, wait=True):
         write_text(path, "\n".join(lines) + "\n")
 
 
