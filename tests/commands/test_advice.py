@@ -307,9 +307,9 @@ CASES = {
     ),
     "column of questions": Case(
         "evaluate --model {squad-v2} --kind questions --data in.jsonl",
-        "no column 'id'; the columns are key, question, context, answers; pass --column identifier=NAME",
-        "evaluate --model {squad-v2} --kind questions --data in.jsonl --column identifier=key",
-        {"in.jsonl": b'{"key": 1, "question": "cat", "context": "mat", "answers": []}\n'},
+        "no column 'question'; the columns are key, context, answers; pass --column question=NAME",
+        "evaluate --model {squad-v2} --kind questions --data in.jsonl --column question=key",
+        {"in.jsonl": b'{"key": "cat", "context": "mat", "answers": []}\n'},
     ),
     "several labels": Case(
         "evaluate --model {multi-label} --data in.jsonl",
