@@ -277,7 +277,7 @@ def measure_models(folder: Path) -> Iterator[Growth]:
                 with stopwatch(row, "checkpoint-write"):
                     training_run.save(TrainState(step), model, optimizer, save_every=1, keep_checkpoints=1)
             with stopwatch(row, "checkpoint-read"):
-                training_run.restore(model)
+                training_run.restore(model, CHECKPOINTS_IN_A_ROW)
                 training_run.restore_moments(model, optimizer)
         sizes.append(sum(parameter.numel() for parameter in model.parameters()))
         measured.append(row)
