@@ -84,6 +84,7 @@ def test_other_schemes_are_converted_to_iob2(tmp_path, scheme):
         ),
         ("a O\nb B- PER\n", "line 2: 3 columns"),
         ("-DOCSTART- O\n\na O\nb PER\n", "line 4: 'PER' is not the tag of an entity"),
+        ('{"words": ["a"], "tags": ["O"]}\n', "line 1: JSON; give the file a name that ends in .jsonl"),
         ("a E-X\n\nb L-X\n", "line 3: L-X here, but E-X before"),
         ("", ": no words in the file"),
         ("-DOCSTART- O\n\n", ": no words in the file"),

@@ -115,6 +115,8 @@ def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
                 document_bounds.append(len(sentence_bounds) - 1)
             continue
         width = width or len(columns)
+        if not words and columns[0].startswith('{"'):
+            raise DataError(f"{path}, line {line_number}: JSON; give the file a name that ends in .jsonl")
         if tagged and len(columns) == 1:
             raise DataError(f"{path}, line {line_number}: only one column; write a word, a tab and its tag")
         if len(columns) != width:
