@@ -258,6 +258,7 @@ reproduction.budget
 reproduction.checkpoint_report
 reproduction.checkpoint_runner
 commands.options
+commands.parsing
 commands.vocab
 commands.prepare
 commands.pretrain

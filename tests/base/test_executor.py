@@ -186,6 +186,7 @@ def test_running_tasks_are_stopped_while_one_writes_its_result(tasks: ModuleType
     next(results)
     _wait_until(lambda: any(folder.iterdir()))
     results.close()
+    assert not multiprocessing.active_children()
 
 
 def test_worker_may_die_while_the_others_start(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ from bertie.commands.export import export
 from bertie.commands.features import features
 from bertie.commands.finetune import finetune
 from bertie.commands.inspect import inspect
-from bertie.commands.options import Command, CommandWithRecipes, Version
+from bertie.commands.options import Version
+from bertie.commands.parsing import Command, CommandWithRecipes
 from bertie.commands.predict import predict
 from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
