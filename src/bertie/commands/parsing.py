@@ -1,4 +1,4 @@
-"""How commands read their arguments, and what they advise where these are wrong."""
+"""Parse the arguments of commands, with advice on wrong ones."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Custom texts with entities, which are given by their characters."""
+"""Custom texts with entities, given as spans of characters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -112,7 +112,7 @@ def _tag_words(rows: Rows, i: int, text_column: str, column: str, words: Sequenc
 
 
 def _parse_entity(value: Any, location: str) -> tuple[int, int, str]:
-    """Return the start, the end and the label of an entity, in the form of one of these tools.
+    """Return the start, the end and the label of an entity, written as by one of the tools below.
 
     Characters are counted from 0, and the end is the character after the last one.
     """

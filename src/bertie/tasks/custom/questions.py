@@ -123,8 +123,9 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
 def _parse_answers(rows: Rows, column: str, context: str, i: int) -> list[Answer]:
     """Return the answers of a row.
 
-    They are a list of {"text", "answer_start"} objects, as in SQuAD, an object with two lists, as in its
-    copy by Hugging Face, or one text or a list of texts, whose first occurrences in the context are meant.
+    The value is a list of {"text", "answer_start"} objects, as in SQuAD; an object with two lists, as in the
+    copy of SQuAD by Hugging Face; or a text or a list of texts. A text without a position is taken to be at
+    its first occurrence in the context, or at -1 if there is none.
     """
     value = rows.columns[column][i]
     if isinstance(value, str):
