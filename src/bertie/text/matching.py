@@ -168,6 +168,7 @@ def match_plain_word(
     text_begin: np.uint64,
     text_end: np.uint64,
     begin: np.uint64,
+    entry: np.uint32,
     characters: UInt32s,
     trie: Trie,
     max_word_characters: int,
@@ -185,31 +186,30 @@ def match_plain_word(
     """
     node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
     token_begin, end = begin, begin
-    entry = entry_at(text, end, text_end, characters)
     while True:
-        kind = entry & KIND_MASK
-        if kind == LETTER:
+        while entry & KIND_MASK == LETTER:
             child = child_slot(cell, entry >> KIND_BITS)
-            cell = trie.cells[child]
-            if parent_slot(cell) == node:
-                node = child
-                end += ONE
-                entry = entry_at(text, end, text_end, characters)
-                continue
-        elif kind >= STRIPPED:
+            next_cell = trie.cells[child]
+            if parent_slot(next_cell) != node:
+                break
+            node, cell = child, next_cell
+            end += ONE
+            entry = entry_at(text, end, text_end, characters)
+        kind = entry & KIND_MASK
+        if kind >= STRIPPED:
             if kind == OTHER:
                 return end, used, kind, False
             end += ONE  # an accent belongs to the character before it, so to the token that ends behind it
             entry = entry_at(text, end, text_end, characters)
             continue
-        elif node == INSIDE_WORD:
-            return end, used, kind, True
         # No longer match is possible, as in `write_matches`.
         if end - begin > np.uint64(max_word_characters):
             return end, used, kind, False
         if trie.tokens[node] >= 0:
             write_token(rows, used, trie.tokens[node], token_begin - text_begin, end - text_begin, word)
             used += ONE
+            if kind != LETTER:
+                return end, used, kind, True
             token_begin = end
             node = np.uint64(INSIDE_WORD)
         elif trie.failures[node] < 0:
@@ -222,6 +222,8 @@ def match_plain_word(
                 used += ONE
                 token_begin = token_end
             node = np.uint64(trie.failures[node])
+            if kind != LETTER and node == INSIDE_WORD:
+                return end, used, kind, True
         cell = trie.cells[node]
 
 
@@ -269,7 +271,17 @@ def match_plain_words(
                 used += ONE
             else:
                 end, used, kind, is_matched = match_plain_word(
-                    text, text_begin, text_end, begin, characters, trie, max_word_characters, rows, used, word
+                    text,
+                    text_begin,
+                    text_end,
+                    begin,
+                    entry,
+                    characters,
+                    trie,
+                    max_word_characters,
+                    rows,
+                    used,
+                    word,
                 )
                 if not is_matched:
                     while kind in (LETTER, STRIPPED):
