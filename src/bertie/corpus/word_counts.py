@@ -289,9 +289,20 @@ def _find_slot(codes: UInt32s, bounds: Int64s, slots: Int32s, word: UInt32s) -> 
     slot = mix(hashed) & mask
     while True:
         index = slots[slot]
-        if index == _EMPTY or np.array_equal(codes[bounds[index] : bounds[index + 1]], word):
+        if index == _EMPTY or _is_equal(codes, bounds[index], bounds[index + 1], word):
             return np.int64(slot)
         slot = (slot + ONE) & mask
+
+
+@kernel
+def _is_equal(codes: UInt32s, begin: np.int64, end: np.int64, word: UInt32s) -> bool:
+    """Return whether codes[begin:end] is `word`; `np.array_equal` would count references to a slice."""
+    if end - begin != len(word):
+        return False
+    for i in range(len(word)):
+        if codes[begin + i] != word[i]:
+            return False
+    return True
 
 
 @kernel
