@@ -64,6 +64,7 @@ PACKAGES = [
     "tokenizers",
     "tokie",
     "iree-tokenizer",
+    "nanotoken",
     "sentence-transformers",
     "onnxruntime",
     "openvino",
