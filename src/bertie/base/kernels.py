@@ -168,6 +168,16 @@ def kernel(function: F) -> F:
     return _compile(function)
 
 
+def uncounted_kernel(function: F) -> F:
+    """Compile a function as `kernel` does, without counting references to arrays.
+
+    numba counts a reference to each array that a function is called with, with two instructions that lock
+    memory. That takes longer than the work of a function that is called for each word. The function must
+    neither make arrays nor return any, not even a part of an argument.
+    """
+    return _compile(function, _nrt=False)
+
+
 def inlined_kernel(function: F) -> F:
     """Compile a function as `kernel` does, and inline it into kernels that call it.
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.errors import DataError
 from bertie.base.executor import Executor, run_tasks
-from bertie.base.kernels import ONE, kernel
+from bertie.base.kernels import ONE, uncounted_kernel
 from bertie.base.progress import Progress, byte_unit
 from bertie.base.random import mix
 from bertie.base.storage import check_readable
@@ -28,7 +28,7 @@ from bertie.corpus.sources import LanguageColumn
 from bertie.text.encoding import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import unicode_tables
-from bertie.text.wordpiece import split_words
+from bertie.text.wordpiece import is_equal, split_words
 
 T = TypeVar("T", bound=np.generic)
 Splitter = Callable[[list[str]], tuple[UInt32s, Int64s]]  # texts → the codes of words, and bounds
@@ -279,7 +279,7 @@ def _grow(array: npt.NDArray[T], length: int) -> npt.NDArray[T]:
     return longer
 
 
-@kernel
+@uncounted_kernel
 def _find_slot(codes: UInt32s, bounds: Int64s, slots: Int32s, word: UInt32s) -> np.int64:
     """Return the slot of the hash table that holds `word`, or the empty slot for it."""
     hashed = np.uint64(len(word))
@@ -289,30 +289,19 @@ def _find_slot(codes: UInt32s, bounds: Int64s, slots: Int32s, word: UInt32s) -> 
     slot = mix(hashed) & mask
     while True:
         index = slots[slot]
-        if index == _EMPTY or _is_equal(codes, bounds[index], bounds[index + 1], word):
+        if index == _EMPTY or is_equal(codes, bounds[index], bounds[index + 1], word):
             return np.int64(slot)
         slot = (slot + ONE) & mask
 
 
-@kernel
-def _is_equal(codes: UInt32s, begin: np.int64, end: np.int64, word: UInt32s) -> bool:
-    """Return whether codes[begin:end] is `word`; `np.array_equal` would count references to a slice."""
-    if end - begin != len(word):
-        return False
-    for i in range(len(word)):
-        if codes[begin + i] != word[i]:
-            return False
-    return True
-
-
-@kernel
+@uncounted_kernel
 def _fill_slots(codes: UInt32s, bounds: Int64s, size: int, slots: Int32s) -> None:
     """Enter the first `size` words in `slots`, which are empty."""
     for index in range(size):
         slots[_find_slot(codes, bounds, slots, codes[bounds[index] : bounds[index + 1]])] = index
 
 
-@kernel
+@uncounted_kernel
 def _add_words(
     codes: UInt32s,
     bounds: Int64s,
@@ -330,7 +319,8 @@ def _add_words(
         if slots[slot] == _EMPTY:
             slots[slot] = size
             bounds[size + 1] = bounds[size] + len(word)
-            codes[bounds[size] : bounds[size + 1]] = word
+            for i in range(len(word)):
+                codes[bounds[size] + i] = word[i]
             counts[size] = 0
             size += 1
         counts[slots[slot]] += new_counts[index]

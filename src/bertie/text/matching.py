@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s
-from bertie.base.kernels import ONE, inlined_kernel, kernel
+from bertie.base.kernels import ONE, inlined_kernel, kernel, uncounted_kernel
 from bertie.text.token_rows import TOKEN_ROW, Integer, TokenRows, grow_rows, write_token
 from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, child_slot, parent_slot
 from bertie.text.unicode import (
@@ -90,7 +90,7 @@ def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     return table
 
 
-@kernel
+@uncounted_kernel
 def write_matches(
     trie: Trie,
     node: np.uint64,
@@ -227,7 +227,7 @@ def match_plain_word(
         cell = trie.cells[node]
 
 
-@kernel
+@uncounted_kernel
 def match_plain_words(
     text: UInt32s,
     bounds: Int64s,
@@ -299,7 +299,7 @@ def match_plain_words(
     return Place(k, np.int64(0), np.int64(used), word)
 
 
-@kernel
+@uncounted_kernel
 def match_words(
     words: Words,
     number: int,
@@ -317,7 +317,7 @@ def match_words(
     `max_word_characters` characters, becomes `unk_id`. A word of `never_split` becomes its id. The words are
     numbered from `first_word`.
     """
-    codes, starts, ends, word_ends = words
+    codes, starts, ends, word_ends, _ = words
     unknown_symbol = np.uint32(len(trie.symbols) - 1)
     for word in range(number):
         begin, end = word_ends[word - 1] if word else 0, word_ends[word]
@@ -351,7 +351,7 @@ def match_words(
     return count
 
 
-@kernel
+@uncounted_kernel
 def find_stop(text: UInt32s, begin: Index, characters: UInt32s, is_word_a_stop: bool) -> Index:
     """Return the end of the first word that `match_plain_words` does not match.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s
-from bertie.base.kernels import kernel
+from bertie.base.kernels import kernel, uncounted_kernel
 from bertie.text.token_rows import TokenRows
 from bertie.text.trie import INSIDE_WORD, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
@@ -99,7 +99,7 @@ def allocate_normalized(longest: Index) -> Normalized:
     return Normalized(np.empty(room, np.uint32), np.empty(room, np.int32))
 
 
-@kernel
+@uncounted_kernel
 def normalize(
     text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, normalized: Normalized
 ) -> Index:
@@ -132,7 +132,7 @@ def normalize(
     return count
 
 
-@kernel
+@uncounted_kernel
 def is_space(tables: UnicodeTables, code: Index) -> bool:
     r"""Return whether a character has the property White_Space.
 
@@ -141,7 +141,7 @@ def is_space(tables: UnicodeTables, code: Index) -> bool:
     return bool(lookup(tables, code) & SPACE) or code in (0x0B, 0x0C, 0x85)  # these are control characters
 
 
-@kernel
+@uncounted_kernel
 def find_token(
     codes: UInt32s,
     begin: Index,
@@ -207,7 +207,7 @@ def reserve(parts: Parts, more: Index) -> Parts:
     return Parts(characters, ends, used)
 
 
-@kernel
+@uncounted_kernel
 def write_character(parts: Parts, code: Index, start: Index, end: Index) -> None:
     """Write a character and the start and end of its source."""
     characters, _, used = parts
@@ -217,7 +217,7 @@ def write_character(parts: Parts, code: Index, start: Index, end: Index) -> None
     used[0] += 1
 
 
-@kernel
+@uncounted_kernel
 def end_part(parts: Parts, token: Index) -> None:
     """End a part, which is an added token or, with NO_TOKEN, plain text."""
     _, ends, used = parts

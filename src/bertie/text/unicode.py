@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt8s, UInt16s, UInt32s
-from bertie.base.kernels import kernel
+from bertie.base.kernels import uncounted_kernel
 
 Index = int | np.int64  # the same type to numba
 
@@ -129,14 +129,14 @@ def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UI
     return codes, bounds
 
 
-@kernel
+@uncounted_kernel
 def lookup(tables: UnicodeTables, code: Index) -> np.int64:
     """Return the entry of a code point."""
     block = np.int64(tables.block_of[code >> BLOCK_BITS])
     return np.int64(tables.entries[block << BLOCK_BITS | code & BLOCK_MASK])
 
 
-@kernel
+@uncounted_kernel
 def is_final_sigma(tables: UnicodeTables, text: UInt32s, begin: Index, end: Index, sigma: Index) -> bool:
     """Return whether the capital sigma at text[sigma] becomes a final sigma.
 
@@ -155,7 +155,7 @@ def is_final_sigma(tables: UnicodeTables, text: UInt32s, begin: Index, end: Inde
     return after == end or not lookup(tables, text[after]) & CASED
 
 
-@kernel
+@uncounted_kernel
 def combining_class(tables: UnicodeTables, code: Index) -> Index:
     """Return the combining class of a character that is not stripped as an accent."""
     for i in range(len(tables.marks)):
@@ -164,32 +164,32 @@ def combining_class(tables: UnicodeTables, code: Index) -> Index:
     return 0
 
 
-@kernel
-def sort_marks(tables: UnicodeTables, codes: Int32s, begin: Index, end: Index) -> None:
+@uncounted_kernel
+def sort_marks(tables: UnicodeTables, codes: Int32s, begin: Index, end: Index, scratch: Int32s) -> None:
     """Put each run of marks in codes[begin:end] into canonical order.
 
     This is a stable sort by combining class. There is one pass over a run per class. The time is
-    linear, as only five classes are possible (6, 9, 216, 224 and 226).
+    linear, as only five classes are possible (6, 9, 216, 224 and 226). As many elements of `scratch` are
+    written.
     """
-    source = codes[begin:end].copy()
-    classes = np.empty(end - begin, dtype=np.int64)
     for i in range(end - begin):
-        classes[i] = combining_class(tables, source[i])
-    first = 0
-    while first < len(source):
+        scratch[i] = codes[begin + i]
+    first = begin
+    while first < end:
         last = first
-        while last < len(source) and classes[last] > 0:
+        while last < end and combining_class(tables, codes[last]) > 0:
             last += 1
         target = first
-        previous = 0  # the class of the marks that were copied last
+        previous: Index = 0  # the class of the marks that were copied last
         while target < last:
-            lowest = 256
+            lowest: Index = 256
             for i in range(first, last):
-                if previous < classes[i] < lowest:
-                    lowest = classes[i]
+                mark_class = combining_class(tables, scratch[i - begin])
+                if previous < mark_class < lowest:
+                    lowest = mark_class
             for i in range(first, last):
-                if classes[i] == lowest:
-                    codes[begin + target] = source[i]
+                if combining_class(tables, scratch[i - begin]) == lowest:
+                    codes[target] = scratch[i - begin]
                     target += 1
             previous = lowest
         first = last + 1

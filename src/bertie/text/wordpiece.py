@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s
-from bertie.base.kernels import kernel
+from bertie.base.kernels import kernel, uncounted_kernel
 from bertie.text.trie import grow
 from bertie.text.unicode import (
     CAPITAL_SIGMA,
@@ -43,15 +43,17 @@ class Words(NamedTuple):
     starts     int32  for each normalised character, the start of its source in the text
     ends       int32  the end of its source, including stripped accents that follow it
     word_ends  int32  for each word, its end in `codes`
+    scratch    int32  for `sort_marks`
     """
 
     codes: Int32s
     starts: Int32s
     ends: Int32s
     word_ends: Int32s
+    scratch: Int32s
 
 
-@kernel
+@uncounted_kernel
 def decode_replacement(code: np.int64, entry: np.int64) -> tuple[np.int64, np.int64, np.int64]:
     """Decode the result of normalising a character.
 
@@ -79,14 +81,14 @@ class NeverSplit(NamedTuple):
     ids: Int32s
 
 
-@kernel
+@uncounted_kernel
 def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, words: Words) -> int:
     """Clean text[begin:end], split it into `words`, and return their number.
 
     Both ends of the range are boundaries of words, or of the text.
     """
     # Without helper functions that take `words`: passing so many arrays costs more than their work.
-    codes, starts, ends, word_ends = words
+    codes, starts, ends, word_ends, scratch = words
     # numba would compile `sort_marks` for each of the constants 0 and -1 too.
     count = np.int64(0)  # characters written
     number = 0  # words ended
@@ -110,7 +112,7 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
         ends_word = (is_word or entry & SPACE) and count > word
         # Marks are not reordered across a character that is not a mark, even if it is stripped.
         if first_mark >= 0 and (ends_word or (length == 0 and not entry & MARK)):
-            sort_marks(tables, codes, first_mark, count)
+            sort_marks(tables, codes, first_mark, count, scratch)
             first_mark = np.int64(-1)
         if ends_word:
             word_ends[number] = count
@@ -128,24 +130,35 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
             word_ends[number] = count
             number, word = number + 1, count
     if first_mark >= 0:
-        sort_marks(tables, codes, first_mark, count)
+        sort_marks(tables, codes, first_mark, count, scratch)
     if count > word:
         word_ends[number] = count
         number += 1
     return number
 
 
-@kernel
+@uncounted_kernel
+def is_equal(codes: Int32s | UInt32s, begin: Index, end: Index, word: Int32s | UInt32s) -> bool:
+    """Return whether codes[begin:end] is `word`. (`np.array_equal` would allocate an array.)"""
+    if end - begin != len(word):
+        return False
+    i = 0
+    while i < len(word) and codes[begin + i] == word[i]:
+        i += 1
+    return i == len(word)
+
+
+@uncounted_kernel
 def find_never_split(never_split: NeverSplit, word: Int32s) -> int:
     """Return the index of the entry of `never_split` that equals `word`, or -1."""
     codes, bounds, _ = never_split
     for entry in range(len(bounds) - 1):
-        if np.array_equal(codes[bounds[entry] : bounds[entry + 1]], word):
+        if is_equal(codes, bounds[entry], bounds[entry + 1], word):
             return entry
     return -1
 
 
-@kernel
+@uncounted_kernel
 def split_text_except(
     text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, never_split: NeverSplit, words: Words
 ) -> int:
@@ -154,7 +167,7 @@ def split_text_except(
     As in the BasicTokenizer of `transformers`, such a word is surrounded by white space or
     ideographs. It is compared both before it is normalised and afterwards.
     """
-    codes, starts, ends, word_ends = words
+    codes, starts, ends, word_ends, scratch = words
     count: Index = np.int64(0)  # characters written
     number = 0  # words ended
     chunk = begin  # of text up to the next white space, or one ideograph
@@ -172,7 +185,7 @@ def split_text_except(
                 kept += 1
         first_number = number
         if find_never_split(never_split, codes[count : count + kept]) < 0:
-            parts = Words(codes[count:], starts[count:], ends[count:], word_ends[number:])
+            parts = Words(codes[count:], starts[count:], ends[count:], word_ends[number:], scratch)
             number += split_text(text, chunk, stop, tables, parts)
             kept = np.int64(parts.word_ends[number - first_number - 1]) if number > first_number else 0
             for k in range(first_number, number):
@@ -186,7 +199,7 @@ def split_text_except(
     return number
 
 
-@kernel
+@uncounted_kernel
 def split(
     text: UInt32s,
     begin: Index,
@@ -209,7 +222,11 @@ def allocate_words(longest: Index) -> Words:
     """Allocate arrays for the words of a text of up to `longest` characters."""
     room = longest * LONGEST_SEQUENCE
     return Words(
-        np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
     )
 
 

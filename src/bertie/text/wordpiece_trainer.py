@@ -21,7 +21,7 @@ import numpy as np
 
 from bertie.base.arrays import Float64s, Int32s, Int64s
 from bertie.base.errors import SettingsError
-from bertie.base.kernels import ONE, kernel
+from bertie.base.kernels import ONE, uncounted_kernel
 from bertie.base.random import mix
 from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.unicode import code_points
@@ -254,7 +254,7 @@ def _split_into_characters(table: list[tuple[str, int]], ids: dict[str, int]) ->
     return Words(tokens, before, after, pairs, earlier, later, weights)
 
 
-@kernel
+@uncounted_kernel
 def _slot(pairs: Pairs, left: int, right: int) -> np.int64:
     """Return the slot of a pair in the hash table, or the free slot for it."""
     mask = np.uint64(len(pairs.slots) - 1)
@@ -266,13 +266,13 @@ def _slot(pairs: Pairs, left: int, right: int) -> np.int64:
         slot = (slot + ONE) & mask
 
 
-@kernel
+@uncounted_kernel
 def _fill_slots(pairs: Pairs) -> None:
     for pair in range(pairs.number[0]):
         pairs.slots[_slot(pairs, pairs.left[pair], pairs.right[pair])] = pair
 
 
-@kernel
+@uncounted_kernel
 def _link(words: Words, tokens: Tokens, pairs: Pairs, position: int) -> None:
     """Add the pair at `position` to its chain, and a new pair to the end of the heap."""
     left, right = words.tokens[position], words.tokens[words.after[position]]
@@ -299,7 +299,7 @@ def _link(words: Words, tokens: Tokens, pairs: Pairs, position: int) -> None:
     pairs.first[pair] = position
 
 
-@kernel
+@uncounted_kernel
 def _unlink(words: Words, pairs: Pairs, position: int) -> None:
     """Remove the pair at `position` from its chain."""
     pair = words.pairs[position]
@@ -314,7 +314,7 @@ def _unlink(words: Words, pairs: Pairs, position: int) -> None:
     words.pairs[position] = _NONE
 
 
-@kernel
+@uncounted_kernel
 def _link_range(words: Words, tokens: Tokens, pairs: Pairs, start: int, stop: int) -> None:
     """Add the pairs at the positions from `start` to before `stop` to their chains."""
     for position in range(start, min(stop, len(words.after))):
@@ -322,7 +322,7 @@ def _link_range(words: Words, tokens: Tokens, pairs: Pairs, start: int, stop: in
             _link(words, tokens, pairs, position)
 
 
-@kernel
+@uncounted_kernel
 def _gain(pairs: Pairs, tokens: Tokens, likelihood: bool, pair: int) -> float:
     """Return the current gain of a pair; minus infinity if it no longer occurs."""
     count = float(pairs.counts[pair])
@@ -335,7 +335,7 @@ def _gain(pairs: Pairs, tokens: Tokens, likelihood: bool, pair: int) -> float:
     return count * math.log(count * float(tokens.total[0]) / product)
 
 
-@kernel
+@uncounted_kernel
 def _precedes(pairs: Pairs, tokens: Tokens, pair: int, other: int) -> bool:
     """Return whether `pair` comes before `other`: by gain, then by the strings."""
     if pairs.gains[pair] != pairs.gains[other]:
@@ -348,7 +348,7 @@ def _precedes(pairs: Pairs, tokens: Tokens, pair: int, other: int) -> bool:
     return False
 
 
-@kernel
+@uncounted_kernel
 def _set_gain(pairs: Pairs, tokens: Tokens, pair: int, gain: float) -> None:
     """Set the gain of a pair, and move the pair up or down the heap accordingly."""
     heap, heap_indices, number = pairs.heap, pairs.heap_indices, pairs.number[0]
@@ -371,7 +371,7 @@ def _set_gain(pairs: Pairs, tokens: Tokens, pair: int, gain: float) -> None:
     heap_indices[pair] = index
 
 
-@kernel
+@uncounted_kernel
 def _raise_gains(pairs: Pairs, tokens: Tokens, likelihood: bool, token: int) -> None:
     """Raise the stored gain of each pair with `token` to at least its current gain."""
     headroom = HEADROOM if likelihood else 0.0
@@ -384,7 +384,7 @@ def _raise_gains(pairs: Pairs, tokens: Tokens, likelihood: bool, token: int) -> 
             pair = following[pair]
 
 
-@kernel
+@uncounted_kernel
 def _best_pair(pairs: Pairs, tokens: Tokens, likelihood: bool) -> int:
     """Return the pair with the largest current gain, or -1 if no pairs are left.
 
@@ -399,7 +399,7 @@ def _best_pair(pairs: Pairs, tokens: Tokens, likelihood: bool) -> int:
     return _NONE
 
 
-@kernel
+@uncounted_kernel
 def _merge_best_pair(words: Words, tokens: Tokens, pairs: Pairs, likelihood: bool, merged: int) -> None:
     """Replace all occurrences of the pair at the top of the heap by `merged`."""
     before, after = words.before, words.after
