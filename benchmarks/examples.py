@@ -35,7 +35,8 @@ ORACLE_DOCUMENTS = 100
 COUNTED = 50_000  # examples whose statistics are compared
 
 tests = Path(__file__).parents[1] / "tests"
-document_examples = runpy.run_path(str(tests / "corpus" / "google_oracle.py"))["document_examples"]
+google_oracle = runpy.run_path(str(tests / "corpus" / "google_oracle.py"))
+SHORT_SEQUENCE_PROBABILITY = 0.1  # create_pretraining_data.py
 
 
 def make_packed_batches(stream: ExampleStream) -> int:
@@ -58,7 +59,8 @@ class Oracle:
 
     def __init__(self, documents: list[list[list[int]]], settings: ExampleSettings, vocabulary: Vocabulary):
         self.documents = documents
-        self.sizes = (settings.max_seq_length, settings.max_predictions, len(vocabulary))
+        self.max_tokens = settings.max_seq_length - 3  # without [CLS] and [SEP]
+        self.max_predictions, self.vocabulary_size = settings.max_predictions, len(vocabulary)
         self.continuation_ids: set[int] = set()
         if settings.whole_word_masking:
             self.continuation_ids = set(np.flatnonzero(continuation_mask(vocabulary)).tolist())
@@ -66,11 +68,13 @@ class Oracle:
 
     def examples(self, count: int) -> list[Any]:
         """Return the examples of the first `count` documents."""
+        document_pairs, make_example = google_oracle["document_pairs"], google_oracle["make_example"]
+        settings = self.max_predictions, self.vocabulary_size, self.rng, self.continuation_ids
         return [
-            example
+            make_example(pair, *settings)
             for index in range(count)
-            for example in document_examples(
-                self.documents, index, *self.sizes, self.rng, self.continuation_ids
+            for pair in document_pairs(
+                self.documents, index, self.max_tokens, SHORT_SEQUENCE_PROBABILITY, self.rng
             )
         ]
 

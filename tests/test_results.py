@@ -27,6 +27,17 @@ def measure():
         return importlib.import_module("measure")
 
 
+def test_the_benchmark_of_examples_finds_the_oracle_of_the_tests():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        examples = importlib.import_module("examples")
+    documents = [[[number, number + 1], [number + 2, number + 3]] for number in (1000, 2000, 3000)]
+    oracle = examples.Oracle(documents, examples.ExampleSettings(max_seq_length=16), range(5000))
+    pairs = [example.pair for example in oracle.examples(3)]
+    assert len(pairs) >= 3
+    assert all(len(pair.a) + len(pair.b) <= 13 for pair in pairs)
+
+
 def seconds(measure, *processor):
     return [measure.Seconds(value, 2 * value) for value in processor]
 
