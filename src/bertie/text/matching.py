@@ -171,21 +171,21 @@ def match_plain_word(
     entry: np.uint32,
     characters: UInt32s,
     trie: Trie,
-    max_word_characters: int,
+    longest: np.uint64,
     rows: TokenRows,
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
     """Match the word at text[begin], a LETTER, of text[text_begin:text_end].
 
-    Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
+    `entry` is the entry of text[begin], and `longest` the limit of a word's characters. Token rows are
+    written to rows[used:]. For the other arguments, see `match_plain_words`.
 
     Returns:
         The end of the word, or of the part of it that was read; the new `used`; the kind of the character at
         that end; and whether the word could be matched.
     """
-    node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
-    token_begin, end = begin, begin
+    node, cell, token_begin, end = np.uint64(WORD_START), trie.cells[WORD_START], begin, begin
     while True:
         while entry & KIND_MASK == LETTER:
             child = child_slot(cell, entry >> KIND_BITS)
@@ -196,15 +196,13 @@ def match_plain_word(
             end += ONE
             entry = entry_at(text, end, text_end, characters)
         kind = entry & KIND_MASK
-        if kind >= STRIPPED:
-            if kind == OTHER:
-                return end, used, kind, False
+        if kind == OTHER or end - begin > longest:
+            return end, used, kind, False
+        if kind == STRIPPED:
             end += ONE  # an accent belongs to the character before it, so to the token that ends behind it
             entry = entry_at(text, end, text_end, characters)
             continue
         # No longer match is possible, as in `write_matches`.
-        if end - begin > np.uint64(max_word_characters):
-            return end, used, kind, False
         if trie.tokens[node] >= 0:
             write_token(rows, used, trie.tokens[node], token_begin - text_begin, end - text_begin, word)
             used += ONE
@@ -222,7 +220,7 @@ def match_plain_word(
                 used += ONE
                 token_begin = token_end
             node = np.uint64(trie.failures[node])
-            if kind != LETTER and node == INSIDE_WORD:
+            if node == INSIDE_WORD and kind != LETTER:
                 return end, used, kind, True
         cell = trie.cells[node]
 
@@ -271,17 +269,7 @@ def match_plain_words(
                 used += ONE
             else:
                 end, used, kind, is_matched = match_plain_word(
-                    text,
-                    text_begin,
-                    text_end,
-                    begin,
-                    entry,
-                    characters,
-                    trie,
-                    max_word_characters,
-                    rows,
-                    used,
-                    word,
+                    text, text_begin, text_end, begin, entry, characters, trie, longest, rows, used, word
                 )
                 if not is_matched:
                     while kind in (LETTER, STRIPPED):
