@@ -86,6 +86,12 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
     ).read_text() == '{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n'
 
 
+def test_weights_are_as_readable_as_other_files(tmp_path, learner):
+    make_killed_run(tmp_path, learner)
+    modes = {file.stat().st_mode for file in (tmp_path / "checkpoints/step-00000001").iterdir()}
+    assert len(modes) == 1
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_changed_byte_in_a_checkpoint_is_detected(tmp_path, learner, name):
     make_killed_run(tmp_path, learner)

@@ -21,7 +21,7 @@ from typing import Any, Self
 import pydantic
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertie.base.checksums import verification, verify, write_sums
@@ -38,7 +38,7 @@ from bertie.base.files import (
 from bertie.base.locks import lock_directory
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, write_settings
 from bertie.model.formats.huggingface import WEIGHTS_FILE
-from bertie.model.formats.weights import load_weights, save_weights
+from bertie.model.formats.weights import load_weights, save_tensors, save_weights
 from bertie.training.distributed import gather_moments, gather_weights, load_moments, torchrun_job
 from bertie.training.metrics_file import MetricsFile, read_metrics
 from bertie.training.tracking import TensorBoard
@@ -182,7 +182,7 @@ class RunDirectory:
         state.metrics_bytes = self._metrics.sync()
         with atomic_directory(self._checkpoints / f"step-{state.step:08d}") as temporary:
             save_weights(temporary / WEIGHTS_FILE, weights)
-            save_file(moments, temporary / OPTIMIZER_FILE)
+            save_tensors(temporary / OPTIMIZER_FILE, moments)
             write_json(temporary / STATE_FILE, asdict(state))
             write_sums(temporary)
         self.rotate(save_every, keep_checkpoints)

@@ -105,7 +105,18 @@ def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
     """
     weights = {name: weight.cpu().contiguous() for name, weight in _rename_weights(state).items()}
     with atomic_file(path) as temporary:
-        save_file(weights, temporary, metadata={"format": "pt"})
+        save_tensors(temporary, weights)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file with the permissions of any new file.
+
+    safetensors 0.8 makes a file that only its owner can read, but a server may run as another user.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(mode)
 
 
 def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
