@@ -58,10 +58,12 @@ def test_output_inside_the_input_folder_is_not_read(tmp_path: Path) -> None:
 def test_missing_characters_and_unknown_words_are_reported(tmp_path: Path) -> None:
     text = "".join(chr(0x4E00 + index) * (2 if index < 90 else 1) for index in range(120))
     stderr = learn(tmp_path, text, "--size", 500, "--alphabet", 90).stderr
-    expected = "30 rare characters are not in the vocabulary, so 14.29% of the words become [UNK]; to "
+    expected = "the vocabulary lacks 30 rare characters, so 14.29% of the words become [UNK]; to "
     assert f"{expected}include all, pass --alphabet 120 --size 500 (alphabet=120, size=500)" in stderr
     assert "fewer than 500 entries: there are no more pairs to merge" in stderr
     assert "rare characters" not in learn(tmp_path, text, "--size", 500).stderr
+    one = learn(tmp_path, text, "--size", 500, "--alphabet", 119).stderr
+    assert "the vocabulary lacks 1 rare character, so 0.48% of" in one
     limited_by_size = learn(tmp_path, text, "--size", 400, "--alphabet", 120).stderr
     assert "--size 485 (alphabet=120, size=485)\n" in limited_by_size
     assert "rare characters" not in learn(tmp_path, text, "--size", 485, "--alphabet", 120).stderr

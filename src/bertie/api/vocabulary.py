@@ -17,6 +17,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, reject_changes
 from bertie.base.outputs import lock_output
 from bertie.base.storage import as_path, fetch_directory, is_remote
+from bertie.base.texts import count_noun
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
@@ -351,9 +352,9 @@ def _print_summary(
         alphabet = len(characters)
         size_for_all = max(size, len(SPECIAL_TOKENS) + wordpiece_trainer.TOKENS_PER_CHARACTER * alphabet)
         print(
-            f"{len(missing):,} rare characters are not in the vocabulary, so {unknown / counts.sum():.2%} of "
-            f"the words become [UNK]; to include all, pass --alphabet {alphabet} --size "
-            f"{size_for_all} (alphabet={alphabet}, size={size_for_all})",
+            f"the vocabulary lacks {count_noun(len(missing), 'rare character')}, so "
+            f"{unknown / counts.sum():.2%} of the words become [UNK]; to include all, pass --alphabet "
+            f"{alphabet} --size {size_for_all} (alphabet={alphabet}, size={size_for_all})",
             file=sys.stderr,
         )
     if len(tokens) < size:

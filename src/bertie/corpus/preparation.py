@@ -376,8 +376,8 @@ def _check_text(output: Path, tasks: TaskList, part_counts: Sequence[PartCounts]
     first_error = next(read_skipped(output), None)
     discard(output)
     if not found:
-        message = f"{tasks.first_input}: no text in any document of this file or the other inputs"
-        raise DataError(f"{message}; {first_error or 'add files that hold text'}")
+        cause = first_error or f"the first one is {tasks.first_input}"
+        raise DataError(f"the inputs contain no text ({cause}); add files that hold text")
     raise DataError(
         f"no document of language {min(languages - found)} has text; add such documents, or leave this "
         f"language out"
