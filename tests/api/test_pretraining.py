@@ -124,6 +124,14 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(corpus, capsys)
     assert model.stat().st_mtime_ns == changed
 
 
+def test_resuming_a_finished_run_keeps_its_date(corpus):
+    run = bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    os.utime(run.path / "metrics.jsonl", (1e9, 1e9))
+    bertie.pretrain(out="run", resume=True)
+    assert "Trained on 2001-09-09 with" in (run.model_directory / "README.md").read_text()
+    assert "2001-09-09 01:46 UTC" in run.report.read_text()
+
+
 def test_runs_in_two_threads_are_those_of_one(corpus):
     def train(seed: int, out: str) -> bytes:
         run = bertie.pretrain(RECIPE, corpus=corpus, out=out, seed=seed)

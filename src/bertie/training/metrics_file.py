@@ -94,30 +94,35 @@ class MetricsFile:
             step: the step of the checkpoint.
         """
         kept = 0
-        for line in self.path.read_bytes()[:size].splitlines(keepends=True):
+        content = self.path.read_bytes()
+        for line in content[:size].splitlines(keepends=True):
             row = _parse_row(line)  # None for a damaged line, which `read_metrics` reports
             if line.endswith(b"\n") and (row is None or row["step"] <= step):
                 kept += len(line)
-        self._file.truncate(kept)
-        self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end
+        if kept < len(content):  # even to its own size, truncating would change the run's date
+            self._file.truncate(kept)
+            self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end
         return kept == size
+
+
+def last_change(run: Path) -> datetime:
+    """Return when a run logged its last row, in UTC."""
+    return datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
 
 
 def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the facts about a run of training.
 
-    These are its directory, date and duration, and bertie's version. The date is the time of the last change
-    of its metrics.jsonl.
+    These are its directory, date and duration, and bertie's version.
 
     Args:
         run: the run's directory.
         rows: the rows of its metrics.jsonl.
     """
     seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
-    written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
     return {
         "run": str(run),
-        "date": f"{written:%Y-%m-%d %H:%M} UTC",
+        "date": f"{last_change(run):%Y-%m-%d %H:%M} UTC",
         "training time": spell_duration(seconds),
         "bertie": __version__,
     }

@@ -8,7 +8,6 @@ import math
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
 from bertie.training.held_out import HeldOut
 from bertie.training.loop import isolated_torch, train, training_lock
+from bertie.training.metrics_file import last_change
 from bertie.training.optimizers import build_optimizer
 from bertie.training.planning import measure_plan
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
@@ -214,7 +214,7 @@ tags: [bert, {tag}]
 {model.vocab_size:,} WordPiece tokens. Pre-trained with {objectives}
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
-Trained on {datetime.now(UTC):%Y-%m-%d} with bertie {__version__}.
+Trained on {last_change(run):%Y-%m-%d} with bertie {__version__}.
 The corpus "{escape_markdown(corpus.path.resolve().name)}" has {counts.documents:,} training documents with
 {counts.tokens:,} tokens; its fingerprint is `{settings.corpus_fingerprint}`.
 The settings of the run are in the file `settings.toml` beside this folder.
