@@ -333,6 +333,12 @@ def test_bad_input_is_one_line_with_status_2(models, capsys, tmp_path, monkeypat
     assert set(tmp_path.iterdir()) == before
 
 
+def test_advice_quotes_a_folder_with_a_space(models, capsys, tmp_path):
+    (tmp_path / "an encoder").symlink_to(models / "encoder")
+    _, _, err = run(capsys, tmp_path / "an encoder", *TEXT)
+    assert err.endswith(f"run bertie embed '{tmp_path}/an encoder'\n")
+
+
 def test_the_first_five_skipped_rows_are_shown(models, capsys, tmp_path):
     for count, shown in ((5, 5), (6, 5)):
         lines = ['{"text": "a cat"}', *["no JSON"] * count]

@@ -105,11 +105,12 @@ def test_equal_tokenizers_have_no_new_rows(tmp_path, initial, tiny_settings, cap
     ],
 )
 def test_other_tokenizer_is_refused(tmp_path, initial, tiny_settings, other):
+    initial = initial.rename(tmp_path / "a model")
     with pytest.raises(ModelError) as refused:
         load_setup(make_corpus(tmp_path, OLD.replace(vocabulary=other)), initial, tiny_settings, 64)
     assert str(refused.value) == (
         f"{initial}: the corpus was prepared with a different tokenizer, which does not extend the model's; "
-        f"prepare it again with the model's: bertie prepare … --tokenizer {initial}"
+        f"prepare it again with the model's: bertie prepare … --tokenizer '{initial}'"
     )
 
 

@@ -1,5 +1,6 @@
 """`bertie predict`: answer texts with a trained model."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -162,7 +163,7 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
     if model.method is None:
         raise ModelError(
             f"{directory}: an encoder without a head, which fine-tuning adds; to get its vectors, run "
-            f"bertie embed {directory}"
+            f"bertie embed {shlex.quote(str(directory))}"
         )
     if "conll" in formats and model.method != "tag":
         raise SettingsError(

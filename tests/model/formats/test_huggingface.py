@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -180,10 +181,14 @@ def test_encoder_with_more_layers_than_the_config_is_rejected(tmp_path, prefix):
 
 @pytest.mark.parametrize("file_format", ["pickle", "sharded pickle"])
 def test_pickle_needs_permission(tmp_path, file_format):
-    write_weights(tmp_path, WEIGHTS, file_format)
-    with pytest.raises(ModelError, match=r"a pickle, which may run code .* --allow-pickle$"):
-        read_weights(tmp_path)
-    assert_equal_weights(read_weights(tmp_path, allow_pickle=True))
+    path = tmp_path / "a model"
+    path.mkdir()
+    write_weights(path, WEIGHTS, file_format)
+    with pytest.raises(ModelError, match=r"a pickle, which may run code .*: bertie convert ") as refused:
+        read_weights(path)
+    command = str(refused.value).partition(" it: ")[2]
+    assert shlex.split(command)[2:] == [str(path), "OUT", "--to", "bertie", "--allow-pickle"]
+    assert_equal_weights(read_weights(path, allow_pickle=True))
 
 
 class Malicious:

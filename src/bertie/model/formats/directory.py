@@ -4,6 +4,7 @@ weights.py reads and writes the weights beside them.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -306,7 +307,7 @@ def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:
     if new_ids is None:
         raise ModelError(
             f"{path}: the corpus was prepared with a different tokenizer, which does not extend the model's; "
-            f"prepare it again with the model's: bertie prepare … --tokenizer {folder}"
+            f"prepare it again with the model's: bertie prepare … --tokenizer {shlex.quote(str(folder))}"
         )
     tokens = tokenizer.vocabulary.tokens
     new_ids = sorted({*new_ids, *range(metadata.config.vocab_size, len(tokens))})

@@ -6,6 +6,7 @@ under the names that the libraries use today.
 """
 
 import re
+import shlex
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
@@ -82,7 +83,7 @@ def read_weights(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
         if file.suffix == ".bin" and not allow_pickle:
             raise ModelError(
                 f"{file}: a pickle, which may run code when it is loaded; if you trust its source, convert "
-                f"it: bertie convert {path} OUT --to bertie --allow-pickle"
+                f"it: bertie convert {shlex.quote(str(path))} OUT --to bertie --allow-pickle"
             )
         _reject_lfs_pointer(file)
         stored |= _read_pickle(file) if file.suffix == ".bin" else _read_safetensors(file)
