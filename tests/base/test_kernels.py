@@ -43,7 +43,8 @@ def test_cache_is_shared_between_processes_and_clones(tmp_path: Path) -> None:
 def test_kernels_run_without_a_writable_cache(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
-    announced = f"{NOTICE} (BERTIE_CACHE=FOLDER keeps them) …\n"
+    problem = "not kept: the folder of the cache cannot be written to; set BERTIE_CACHE to another one"
+    announced = f"{NOTICE} ({problem}) …\n"
     assert mix_one(file) == (str(int(mix(np.uint64(1)))), "no cache", announced)
 
 

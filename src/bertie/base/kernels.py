@@ -149,7 +149,9 @@ class _CompilationNotice(event.Listener):
             return
         self.is_announced = True
         if multiprocessing.parent_process() is None:
-            place = f"kept in {cache_root()}" if self.is_cached else "BERTIE_CACHE=FOLDER keeps them"
+            place = "not kept: the folder of the cache cannot be written to; set BERTIE_CACHE to another one"
+            if self.is_cached:
+                place = f"kept in {cache_root()}"
             print(f"compiling kernels for their first use, for up to a minute ({place}) …", file=sys.stderr)
 
     def on_end(self, event: Any) -> None:
