@@ -183,7 +183,7 @@ def test_fields_may_exceed_the_default_limit_of_csv(tmp_path):
         ("a.csv", b"a,b\n1,2\n1,2,3\n", r"a\.csv, line 3: expected 2 fields, got 3; quote .*"),
         ("a.csv", b'a,b\n"two\nlines",2\n1\n', r"a\.csv, line 4: expected 2 fields, got 1"),
         ("a.csv", b'a,b\n1,2\n"not closed,2\n1,2\n', r"a\.csv, line 3: the row that begins here"),
-        ("a.csv", b"a,b\r1,2\r", r"a\.csv, line 1: .*; a field contains a CR without LF: .* the line ends"),
+        ("a.csv", b"a,b\r1,2\r", r"a\.csv, line 1: a field contains a CR without LF; .* the line ends"),
         ("a.csv", b"a,b\n1,\xe9\n", r"a\.csv, line 2: not UTF-8"),
         ("a.csv", b"a,b,,,a\n1,2,,,3\n", r"a\.csv, line 1: two columns are called 'a'; rename one"),
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 1,\n', r"a\.jsonl, line 2: not valid JSON"),
@@ -262,6 +262,14 @@ def test_missing_column_suggests_another_separator(tmp_path, separator, name):
     (tmp_path / "a.csv").write_text(f"text{separator}label\nx{separator}1\n")
     with pytest.raises(SettingsError, match=rf"no column 'text'; are the fields separated by {name}\?"):
         read_rows(tmp_path / "a.csv", ["text", "label"])
+
+
+@pytest.mark.parametrize("row", ["x,1", '"x, y",1'])
+def test_tsv_with_commas_is_recognized(tmp_path, row):
+    (tmp_path / "a.tsv").write_text(f"text,label\n{row}\n")
+    message = r"are the fields separated by commas\? give the file a name that ends in \.csv"
+    with pytest.raises((DataError, SettingsError), match=message):
+        read_rows(tmp_path / "a.tsv", ["text", "label"])
 
 
 def test_advice_about_semicolons_replaces_that_about_options(tmp_path):

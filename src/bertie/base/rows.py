@@ -334,12 +334,12 @@ def _next_fields(reader: Any, name: str, handle: ErrorHandler, hint: str = "") -
         fields: list[str] | None = next(reader, None)
     except csv.Error as error:
         advice = hint or 'quote fields that contain quotation marks, and double these ("")'
-        if "new-line character" in str(error):
-            advice = "a field contains a CR without LF: quote it, or convert the line ends of the file to LF"
         # An open quotation takes in the lines below.
         reach = f" and reaches line {reader.line_num}" if reader.line_num > number else ""
-        malformed = f"the row that begins here{reach} is malformed ({error}); {advice}"
-        handle(DataError(f"{name}, line {number}: {malformed}"))
+        problem = f"the row that begins here{reach} is malformed ({error}); {advice}"
+        if "new-line character" in str(error):
+            problem = "a field contains a CR without LF; quote it, or convert the line ends of the file to LF"
+        handle(DataError(f"{name}, line {number}: {problem}"))
         return []
     return fields
 

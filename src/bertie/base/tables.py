@@ -65,6 +65,8 @@ def separator_hint(names: Sequence[str]) -> str:
         return "are the fields separated by semicolons? save the file with commas"
     if len(names) == 1 and "\t" in names[0]:
         return "are the fields separated by tabs? give the file a name that ends in .tsv"
+    if len(names) == 1 and "," in names[0]:
+        return "are the fields separated by commas? give the file a name that ends in .csv"
     return ""
 
 
