@@ -16,9 +16,9 @@ Capsys = pytest.CaptureFixture[str]
 REASONS = {
     "prepare-workers": "contains other files (model); choose a new directory",
     "prepare": "contains other files (model); choose a new directory",
-    "pretrain": "exists already; choose an empty or a new directory",
-    "finetune": "exists already; choose an empty or a new directory",
-    "search": "exists already; choose an empty or a new directory",
+    "pretrain": "contains other files (model); choose an empty or a new directory",
+    "finetune": "contains other files (model); choose an empty or a new directory",
+    "search": "contains other files (model); choose an empty or a new directory",
     "demo": "exists already; choose another folder with --out",
 }
 
@@ -48,7 +48,7 @@ def test_existing_output_is_not_overwritten(
     mine.write_text("mine")
     line = error_line(capsys, *(argument.format(inputs) for argument in arguments), out)
     reason = REASONS.get(verb, "exists already; choose another name, or replace it with --force (force=True)")
-    assert line == f"bertie: {mine if verb in ('pretrain', 'finetune', 'search') else out}: {reason}"
+    assert line == f"bertie: {out}: {reason}"
     assert mine.read_text() == "mine"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 
@@ -61,7 +61,7 @@ def test_a_run_is_not_written_among_other_files(
     (tmp_path / name).mkdir()
     (tmp_path / name / "notes.md").write_text("mine")
     line = error_line(capsys, *(argument.format(inputs) for argument in arguments), tmp_path / name)
-    assert line == f"bertie: {tmp_path / name / 'notes.md'}: {REASONS[verb]}"
+    assert line == f"bertie: {tmp_path / name}: {REASONS[verb].replace('(model)', '(notes.md)')}"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.md"]
 
 

@@ -127,7 +127,9 @@ def check_new_run(run: RunDirectory) -> None:
         )
     for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
         if not name.startswith(".") and name not in RUN_FILES and not name.endswith(LOG_SUFFIXES):
-            raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
+            raise SettingsError(
+                f"{run.path}: contains other files ({name}); choose an empty or a new directory"
+            )
     if run.has_progress():
         raise SettingsError(
             f"{run.path}: holds checkpoints or metrics of another run, but no {SETTINGS_FILE}; restore "
