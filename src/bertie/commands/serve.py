@@ -77,8 +77,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with a page to try them.
 
-    The first model is loaded at once, the others on first use. The routes are as in Text Embeddings
-    Inference and OpenAI's embeddings, with / for huggingface_hub's clients and /predict; /docs lists all.
+    The first model is loaded at once, the others on first use. Clients of Text Embeddings Inference, of
+    OpenAI's embeddings and of huggingface_hub can use the server. The page /docs lists all routes.
     """
     import bertie
     from bertie.base.environment import limit_free_memory
