@@ -459,7 +459,8 @@ def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
     (tmp_path / "in.txt").write_text("the cat\n")
     for arguments in (["--text", "the cat"], ["--input", tmp_path / "in.txt", "--on-error", "skip"]):
         expected = (
-            "bertie: the model was fine-tuned on pairs of texts; give the second text too (pair, pairs)\n"
+            "bertie: the model was fine-tuned on pairs of texts; give the second text too (--pair, or "
+            "--column pair=NAME for a table; pair=… or pairs=… in Python)\n"
         )
         assert run(capsys, directory, *arguments) == (2, "", expected)
     assert run(capsys, directory, "--text", "the cat", "--pair", "sat")[0] == 0
@@ -468,6 +469,7 @@ def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["classifier", "regression"])
 def test_a_model_of_single_texts_refuses_pairs(capsys, tmp_path, kind):
     directory = save_small(tmp_path, kind, input_columns={"text": "a"})
-    expected = "bertie: the model was fine-tuned on single texts; leave out the second text (pair, pairs)\n"
+    advice = "leave out the second text (--pair, pair=…, pairs=…)"
+    expected = f"bertie: the model was fine-tuned on single texts; {advice}\n"
     assert run(capsys, directory, "--text", "the cat", "--pair", "sat") == (2, "", expected)
     assert run(capsys, directory, "--text", "the cat")[0] == 0

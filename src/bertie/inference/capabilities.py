@@ -67,9 +67,12 @@ def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
         return
     if are_pairs:
         raise SettingsError(
-            "the model was fine-tuned on single texts; leave out the second text (pair, pairs)"
+            "the model was fine-tuned on single texts; leave out the second text (--pair, pair=…, pairs=…)"
         )
-    raise SettingsError("the model was fine-tuned on pairs of texts; give the second text too (pair, pairs)")
+    raise SettingsError(
+        "the model was fine-tuned on pairs of texts; give the second text too (--pair, or "
+        "--column pair=NAME for a table; pair=… or pairs=… in Python)"
+    )
 
 
 def resolve_max_seq_length(metadata: ModelMetadata) -> int:
