@@ -69,6 +69,15 @@ def test_missing_characters_and_unknown_words_are_reported(tmp_path: Path) -> No
     assert "rare characters" not in learn(tmp_path, text, "--size", 485, "--alphabet", 120).stderr
 
 
+def test_words_that_are_too_long_for_the_tokenizer_are_reported(tmp_path: Path) -> None:
+    text = f"{TEXT} {'ประเทศไทยเป็นรัฐ' * 10}\n"  # Thai, which has no spaces between words
+    stderr = learn(tmp_path, text, "--size", 100).stderr
+    expected = "2.94% of the words have more than 100 characters and become [UNK]; if the text has no spaces "
+    assert f"{expected}between words, insert them\n" in stderr
+    assert "rare characters" not in stderr
+    assert "more than 100 characters" not in learn(tmp_path, TEXT, "--size", 100).stderr
+
+
 def test_a_model_directory_is_not_overwritten(tmp_path: Path) -> None:
     assert learn(tmp_path, TEXT, "--size", 100).exit_code == 0
     (tmp_path / "out/config.json").write_text("{}")

@@ -345,10 +345,19 @@ def _print_summary(
 ) -> None:
     """Print the size of the vocabulary and the fraction of words it cannot spell."""
     print(f"{counts.sum():,} {counted}, {len(words):,} unique; {len(tokens):,} entries", file=sys.stderr)
-    characters = set("".join(words))
+    is_long = np.array([len(word) > wordpiece_trainer.MAX_WORD_CHARACTERS for word in words])
+    if is_long.any():
+        print(
+            f"{counts[is_long].sum() / counts.sum():.2%} of the words have more than "
+            f"{wordpiece_trainer.MAX_WORD_CHARACTERS} characters and become [UNK]; if the text has no spaces "
+            f"between words, insert them",
+            file=sys.stderr,
+        )
+    spelled = [word for word, long in zip(words, is_long, strict=True) if not long]
+    characters = set("".join(spelled))
     missing = characters - {token.removeprefix("##") for token in tokens}
     if missing:
-        unknown = counts[[not missing.isdisjoint(word) for word in words]].sum()
+        unknown = counts[~is_long][[not missing.isdisjoint(word) for word in spelled]].sum()
         alphabet = len(characters)
         size_for_all = max(size, len(SPECIAL_TOKENS) + wordpiece_trainer.TOKENS_PER_CHARACTER * alphabet)
         print(

@@ -65,10 +65,11 @@ def learn_vocabulary(
 ) -> list[str]:
     """Learn the tokens of a vocabulary from normalised words and their counts.
 
-    The alphabet consists of the most frequent characters. Each is a token at the beginning of a
-    word (`x`), inside a word (`##x`), or both, depending on where it occurs. Words with any other
-    character are ignored, because the tokenizer would make them [UNK] in any case. Words of more
-    than `MAX_WORD_CHARACTERS` characters are ignored for the same reason.
+    Words of more than `MAX_WORD_CHARACTERS` characters are ignored, because the tokenizer makes
+    them [UNK]. The alphabet consists of the most frequent characters of the other words. Each is a
+    token at the beginning of a word (`x`), inside a word (`##x`), or both, depending on where it
+    occurs. Words with any other character are ignored, because the tokenizer would make them [UNK]
+    in any case.
 
     Then the pair of adjacent tokens with the largest gain is merged into a new token, until the
     vocabulary is full. The gain is f if `merges` is "frequency", and f log(f N / (f_a f_b)) if it
@@ -91,13 +92,13 @@ def learn_vocabulary(
         SettingsError: as in `limit_alphabet`.
     """
     max_characters = limit_alphabet(size, alphabet)
-    table = [(word, int(count)) for word, count in zip(words, counts, strict=True)]
-    characters = _most_frequent_characters(table, max_characters)
     table = [
-        (word, count)
-        for word, count in table
-        if word and len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
+        (word, int(count))
+        for word, count in zip(words, counts, strict=True)
+        if 0 < len(word) <= MAX_WORD_CHARACTERS
     ]
+    characters = _most_frequent_characters(table, max_characters)
+    table = [(word, count) for word, count in table if characters.issuperset(word)]
     single = {word[0] for word, _ in table}
     single.update(f"{CONTINUATION_PREFIX}{character}" for word, _ in table for character in set(word[1:]))
     tokens = [*SPECIAL_TOKENS, *sorted(single)]
