@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.letters import LABELS, TASK, make_texts
+from tests.training.letters import LABELS, TASK, WORDS, make_texts
 from tests.training.runs import assert_same_weights, read_rows, read_weights, without_checksum
 
 import bertie
@@ -31,6 +31,8 @@ from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG, Choices
 from bertie.tasks.task import Inputs
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune, hash_weights
@@ -312,6 +314,9 @@ def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
     random = initial_model._replace(weights=None)
     with pytest.raises(DataError, match="a different initial model"):
         finetune(task, random, training, dev, settings, stopped, resume=True)
+    respelled = random._replace(tokenizer=Tokenizer(Vocabulary([*SPECIAL_TOKENS, *WORDS[::-1]])))
+    with pytest.raises(DataError, match="a different initial model"):  # which encodes the data differently
+        finetune(task, respelled, training, dev, settings, stopped, resume=True)
     relabelled = LabelledTexts(training.texts, labels=training.labels[::-1])
     with pytest.raises(DataError, match="a different training set"):
         finetune(task, initial_model, relabelled, dev, settings, stopped, resume=True)

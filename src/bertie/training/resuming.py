@@ -19,13 +19,14 @@ RUN_FILES = (ARGUMENTS_FILE, "metrics.jsonl", "checkpoints", "tensorboard")
 # Suffixes of a job's logs, such as `2> RUN/log.txt`; no run writes files with these suffixes here.
 LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 
-# Settings that hold the hash of a run's input, with the name of that input in error messages.
+# Settings that hold the hash of a run's input, with the name of that input in error messages. The model comes
+# first: another tokenizer changes the hashes of the encoded examples, too.
 FINGERPRINTS = {
+    "initial_model_fingerprint": "initial model",
     "corpus_fingerprint": "corpus",
     "training_fingerprint": "training set",
     "dev_fingerprint": "dev set",
     "labels_fingerprint": "set of labels",
-    "initial_model_fingerprint": "initial model",
 }
 
 
@@ -95,7 +96,7 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
     original = resolve(type(settings), read_settings(run.settings_file), source=str(run.settings_file))
     old_values, new_values = dict(_flatten(original)), dict(_flatten(settings))
     # A changed setting can change the encoded data, too; the error about the setting is the helpful one.
-    for key in sorted(old_values | new_values, key=_is_fingerprint):
+    for key in sorted(old_values | new_values, key=_check_order):
         old, new = old_values.get(key), new_values.get(key)
         if old == new or key in may_change:
             continue
@@ -111,8 +112,10 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         )
 
 
-def _is_fingerprint(key: str) -> bool:
-    return key.rpartition(".")[2] in FINGERPRINTS
+def _check_order(key: str) -> tuple[int, str]:
+    """Order the settings by name, before the fingerprints in the order of `FINGERPRINTS`."""
+    name = key.rpartition(".")[2]
+    return (1 + list(FINGERPRINTS).index(name) if name in FINGERPRINTS else 0), key
 
 
 def check_new_run(run: RunDirectory) -> None:
