@@ -597,9 +597,11 @@ def test_pipe_that_is_closed_before_the_first_line(workspace, arguments):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-def test_a_command_runs_with_closed_standard_error(tmp_path):
+@pytest.mark.parametrize("stderr", ["2>&-", "2</dev/null"], ids=["closed", "open for reading"])
+def test_a_command_runs_without_standard_error(tmp_path, stderr):
+    """In a shell script that is called with `2>&-`, the script itself is open for reading as file 2."""
     (tmp_path / "words.txt").write_text("all is well\n" * 9)
-    script = 'exec "$0" -m bertie vocab words.txt --size 120 --out tokenizer 2>&-'
+    script = f'exec "$0" -m bertie vocab words.txt --size 120 --out tokenizer {stderr}'
     done = subprocess.run(
         ["sh", "-c", script, sys.executable], cwd=tmp_path, check=False, capture_output=True
     )

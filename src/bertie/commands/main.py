@@ -179,15 +179,15 @@ def main() -> None:
 class _Log(FileIO):
     """Standard error, or a terminal under standard output.
 
-    What is printed after the terminal was closed, or to a log on a full disk, is lost, and the command
-    continues.
+    What is printed after the terminal was closed, to a log on a full disk, or to a file that is open only for
+    reading, is lost, and the command continues.
     """
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EIO, *FULL_DISK):
+            if error.errno not in (errno.EIO, errno.EBADF, *FULL_DISK):
                 raise
             return len(data)
 
