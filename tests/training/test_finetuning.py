@@ -322,6 +322,14 @@ def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
         finetune(task, initial_model, relabelled, dev, settings, stopped, resume=True)
 
 
+def test_resume_refuses_a_damaged_file_of_the_kept_model(undisturbed, tmp_path):
+    run, _, arguments = undisturbed
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run/model/vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(ModelError, match=r"model/vocab\.txt: does not match its checksum in SHA256SUMS"):
+        finetune(*arguments, tmp_path / "run", resume=True)
+
+
 def test_hash_of_the_weights_includes_every_shard(initial_model, tmp_path):
     shards = [tmp_path / f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     weight_map = {f"weight{i}": shard.name for i, shard in enumerate(shards)}

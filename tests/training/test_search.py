@@ -1,6 +1,7 @@
 """A search resumes, even if an earlier version of bertie started it."""
 
 import re
+import shutil
 import statistics
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tests.training.letters import TASK, make_texts
 from tests.training.runs import without_checksum
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.settings import resolve
 from bertie.training.search import SearchSettings, Trial, search
 
@@ -98,6 +99,21 @@ def test_rates_that_hardly_differ_have_runs_of_their_own(arguments, tmp_path):
     *others, settings = arguments
     found = search(*others, settings.model_copy(update={"learning_rates": (3e-3, 3.0000001e-3)}), tmp_path)
     assert len({run for trial in found.trials for run in trial.runs}) == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
+def test_a_damaged_best_model_does_not_replace_the_copy(arguments, tmp_path, name):
+    model = search(*arguments, tmp_path).chosen.best_run / "model"
+    copied = (tmp_path / "model" / name).read_bytes()
+    with (model / name).open("ab") as file:
+        file.write(b"\0")
+    message = f"{name}: does not match its checksum in SHA256SUMS; delete {model} and resume the search"
+    with pytest.raises(ModelError, match=re.escape(message)):
+        search(*arguments, tmp_path)
+    assert (tmp_path / "model" / name).read_bytes() == copied
+    shutil.rmtree(model)  # the advice works
+    search(*arguments, tmp_path)
+    assert (model / name).read_bytes() == (tmp_path / "model" / name).read_bytes() == copied
 
 
 def test_notes_about_inputs_are_printed_once(arguments, tmp_path, capsys):

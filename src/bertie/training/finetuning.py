@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bertie.base.checksums import verify
 from bertie.base.environment import require_memory
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import sha256
@@ -134,6 +135,7 @@ def finetune(
     Raises:
         SettingsError: the settings do not fit the model, the machine or the resumed run.
         ModelError: the examples are pairs of texts, and the model reads only single texts.
+        ModelError: a resumed run has saved a model, and it is damaged.
         DataError: the resumed run started with other examples or another model.
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
@@ -223,6 +225,7 @@ def _finetune(
         run.finish(last_step)
         evaluation = selection.kept
         if evaluation is None:  # an earlier process saved the model
+            verify(run.model_directory)
             load_weights(run.model_directory, model)
             with evaluation_engine(model, settings.in_float32()) as engine:
                 evaluation = evaluate(task, engine, parts, metadata.embedding)

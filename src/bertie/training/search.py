@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pydantic
 
+from bertie.base.checksums import verify
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_directory, copy_directory, read_json, remove_directory, write_json
 from bertie.base.locks import lock_directory
@@ -126,6 +127,7 @@ def search(
         SettingsError: the settings of the resumed search differ outside the grid.
         DataError: the resumed search started with other examples or another model, or the scores of a
             run are damaged.
+        ModelError: the model of the best run is damaged.
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the search.
     """
@@ -163,6 +165,9 @@ def _search(runner: "_TrialRunner", settings: SearchSettings, output: Path) -> S
         _remove_models(trials, keep=_best(trials))
     chosen = _best(trials)
     model = runner.best_model(chosen)
+    remedy = f"delete {model} and resume the search, which trains this run again"
+    verify(model, remedy=remedy)
+    verify(model, weights=True, remedy=remedy)
     with atomic_directory(output) as temporary:
         copy_directory(model, temporary)
     return Search(trials, chosen)
