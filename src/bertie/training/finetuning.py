@@ -134,8 +134,7 @@ def finetune(
 
     Raises:
         SettingsError: the settings do not fit the model, the machine or the resumed run.
-        ModelError: the examples are pairs of texts, and the model reads only single texts.
-        ModelError: a resumed run has saved a model, and it is damaged.
+        ModelError: the model reads no pairs of texts, or the model of a resumed run is damaged.
         DataError: the resumed run started with other examples or another model.
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
