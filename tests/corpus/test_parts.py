@@ -79,6 +79,42 @@ def test_joined_parts_have_the_bytes_of_one_prepare(folder: Path, tmp_path: Path
     assert run(*start, "--part", "2/3").endswith("choose another directory, or remove it")
 
 
+@pytest.mark.parametrize(
+    ("name", "removed"),
+    [
+        ("parts/000000/tokens.bin", "parts/000000"),
+        ("parts/000001/hashes.bin", "parts/000001"),
+        ("parts/000000/counts.json", "parts/000000"),
+        ("parts/tasks.json", ""),
+        ("parts/plan.json", ""),
+    ],
+)
+def test_damaged_parts_are_refused(folder: Path, tmp_path: Path, name: str, removed: str) -> None:
+    out = tmp_path / "corpus"
+    start = (folder / "text", "--tokenizer", folder / "tokenizer", "--out", out, "--held-out", "0.1")
+    for part in ("1/2", "2/2"):
+        assert run(*start, "--part", part) == ""
+    content = (out / name).read_bytes()
+    (out / name).write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    error = run("--join", "--out", out)
+    expected = f"{out / name}: does not match its checksum in SHA256SUMS; remove {out / removed} and "
+    assert error.startswith(expected)
+    shutil.rmtree(out / removed)  # the advice works
+    for part in ("1/2", "2/2"):
+        assert run(*start, "--part", part) == ""
+    assert run("--join", "--out", out) == ""
+    assert read_tree(out) == read_tree(folder / "corpus")
+
+
+def test_tokenizer_that_changed_before_the_join_is_refused(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    start = (folder / "text", "--tokenizer", folder / "tokenizer", "--out", out)
+    assert run(*start, "--part", "1/1") == ""
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, *WORDS[::-1]])).save(out / "tokenizer")
+    expected = f"{out / 'tokenizer'}: changed since the corpus was started; remove {out} and prepare the"
+    assert run("--join", "--out", out).startswith(expected)
+
+
 def test_refused_parts_are_one_line(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     start = (folder / "text", "--tokenizer", folder / "tokenizer", "--out", out)

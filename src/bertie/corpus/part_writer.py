@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertie.base.arrays import UInt64s
+from bertie.base.checksums import verify, write_sums
 from bertie.base.files import atomic_directory, read_json, write_json
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.input_splits import InputSplit, read_splits
@@ -60,6 +61,7 @@ def write_part(context: TaskContext, argument: tuple[Path, Task]) -> None:
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))
         (temporary / SKIPPED_FILE).write_bytes(encode_messages(errors.messages))
         write_json(temporary / COUNTS_FILE, encoder.counts | {"skipped": errors.counts})
+        write_sums(temporary)
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,13 @@ class PartCounts:
     skipped: Mapping[str, int]
 
 
-def read_counts(part: Path) -> PartCounts:
-    """Read the counts that `write_part` wrote."""
+def verify_part(part: Path) -> PartCounts:
+    """Verify the files that `write_part` wrote, and return the counts.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
+    verify(part, remedy=f"remove {part} and run the same `bertie prepare` again")
     return PartCounts(**read_json(part / COUNTS_FILE))
 
 

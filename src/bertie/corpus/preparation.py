@@ -51,7 +51,7 @@ from bertie.corpus.part_writer import (
     TaskContext,
     encode_messages,
     load_tokenizer,
-    read_counts,
+    verify_part,
     write_part,
 )
 from bertie.corpus.preparation_plan import (
@@ -320,11 +320,21 @@ def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
     """Assemble all parts into shards as the recorded plan says.
 
     Write the manifest, and remove the parts.
+
+    Raises:
+        DataError: the tokenizer has changed, or no document of a language has text.
+        ModelError: a part or the plan is damaged.
     """
     plan, tasks = read_plan(output)
     settings, tokenizer = plan["settings"], Tokenizer.load(output / "tokenizer")
+    if tokenizer.fingerprint != plan["tokenizer"]:
+        raise DataError(
+            f"{output / 'tokenizer'}: changed since the corpus was started; remove {output} and prepare the "
+            f"corpus again"
+        )
     folders = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]
-    part_counts = [read_counts(folder) for folder in folders]
+    counts_by_part = dict(run_tasks(verify_part, folders, workers))
+    part_counts = [counts_by_part[index] for index in range(len(folders))]
     _write_skipped(output, tasks, folders)
     _check_text(output, tasks, part_counts)
     offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie import __version__
+from bertie.base.checksums import verify, write_sums
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_directory, read_json, remove_directory, write_json
 from bertie.base.locks import lock_directory
@@ -142,6 +143,7 @@ def start_or_resume(output: Path, plan: Mapping[str, Any], tasks: TaskList, toke
         with atomic_directory(parts) as temporary:
             write_json(temporary / "tasks.json", asdict(tasks))
             write_json(temporary / "plan.json", plan)
+            write_sums(temporary)
     elif not (parts / "tasks.json").exists():  # a run of an earlier version
         write_json(parts / "tasks.json", asdict(tasks))
     if not (output / "tokenizer").exists():
@@ -150,8 +152,13 @@ def start_or_resume(output: Path, plan: Mapping[str, Any], tasks: TaskList, toke
 
 
 def read_plan(output: Path) -> tuple[dict[str, Any], TaskList]:
-    """Return the recorded plan and the tasks of the unfinished corpus in `output`."""
+    """Return the recorded plan and the tasks of the unfinished corpus in `output`.
+
+    Raises:
+        ModelError: one of their files is damaged.
+    """
     parts = output / "parts"
+    verify(parts, remedy=f"remove {output} and prepare the corpus again")
     return read_json(parts / "plan.json"), TaskList(**read_json(parts / "tasks.json"))
 
 
