@@ -109,6 +109,9 @@ def test_weights_must_fit_the_task(initial_model, tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match="letters has no label 'd'; its labels are a, b, c"):
         finetune(TASK, initial_model, texts, {}, wrong, tmp_path / "run")
     assert not (tmp_path / "run/settings.toml").exists()
+    hidden = replace(TASK, labels=("d\u200f", *map(str, range(99))))
+    with pytest.raises(SettingsError, match=r"no label 'd'; its labels are d\\u200f, 0, .*, …$"):
+        check_class_weights(hidden, wrong)
     for name in ("sts-b", "squad-v1", "swag"):
         with pytest.raises(SettingsError, match="class_weights: this task has no classes; leave it out"):
             check_class_weights(find_task(name), settings(class_weights="balanced"))

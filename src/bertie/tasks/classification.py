@@ -226,8 +226,8 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         if unnamed and len(labels) == len(self.labels):
             return self
         raise ModelError(
-            f"the model's labels are {_list_labels(labels)}, but {self.name} has "
-            f"{_list_labels(self.labels)}; use a model that was fine-tuned with these labels"
+            f"the model's labels are {list_labels(labels)}, but {self.name} has "
+            f"{list_labels(self.labels)}; use a model that was fine-tuned with these labels"
         )
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:
@@ -457,7 +457,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         if (unknown := np.flatnonzero(indices < 0)).size:
             first = int(unknown[0])
             raise DataError(
-                f"{location(first)}: unknown label {names[first]!r}; known: {_list_labels(self.labels)}"
+                f"{location(first)}: unknown label {names[first]!r}; known: {list_labels(self.labels)}"
             )
         return indices
 
@@ -488,5 +488,6 @@ def _parse_names(value: str, location: str) -> list[str]:
     return names
 
 
-def _list_labels(labels: Sequence[str]) -> str:
+def list_labels(labels: Sequence[str]) -> str:
+    """Return labels for an error message, of many the first ones; invisible characters are escaped."""
     return ", ".join(map(visible, labels[:_MAX_LISTED_LABELS])) + ", …" * (len(labels) > _MAX_LISTED_LABELS)

@@ -13,7 +13,7 @@ import numpy as np
 from bertie.base.arrays import Float32s, Float64s
 from bertie.base.errors import ModelError
 from bertie.model.engines.loading import Precision
-from bertie.tasks.classification import TextClassification
+from bertie.tasks.classification import TextClassification, list_labels
 from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task
 from bertie.tasks.ner import WordWindows
 from bertie.tasks.squad.averaging import average_answers
@@ -53,8 +53,8 @@ def load_ensemble(
             )
         if set(model.task.labels) != set(first.labels):
             raise ModelError(
-                f"{path}: its labels are {_describe(model.task)}, but {paths[0]} has {_describe(first)}; "
-                f"give models that were fine-tuned on the same task"
+                f"{path}: its labels are {list_labels(model.task.labels)}, but {paths[0]} has "
+                f"{list_labels(first.labels)}; give models that were fine-tuned on the same task"
             )
     return models
 
@@ -135,7 +135,3 @@ def _log_mean(log_probabilities: Float64s) -> Float64s:
     """Return the logs of the probabilities' means over the models, the first axis."""
     mean: Float64s = np.logaddexp.reduce(log_probabilities, axis=0) - np.log(len(log_probabilities))
     return mean
-
-
-def _describe(task: Task[Any, Any]) -> str:
-    return ", ".join(task.labels[:10])

@@ -7,6 +7,7 @@ import numpy as np
 from bertie.base.arrays import Float64s
 from bertie.base.errors import SettingsError
 from bertie.model.sequences import token_indices
+from bertie.tasks.classification import list_labels
 from bertie.tasks.label_types import unify_labels
 from bertie.tasks.task import Inputs, Task
 from bertie.training.finetuning_settings import FinetuningSettings, training_indices
@@ -23,7 +24,8 @@ def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> N
     for label in _chosen_weights(task, settings):
         if label not in task.labels:
             raise SettingsError(
-                f"class_weights: {task.name} has no label {label!r}; its labels are {', '.join(task.labels)}"
+                f"class_weights: {task.name} has no label {label!r}; its labels are "
+                f"{list_labels(task.labels)}"
             )
 
 
