@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Annotated
+from unicodedata import normalize
 
 import typer
 
@@ -116,7 +117,7 @@ def serve(
 def name_models(arguments: list[str]) -> dict[str, Path]:
     """Return the absolute paths of model directories by the name of the model.
 
-    A missing directory keeps its relative path, which may be a model's name on the Hub.
+    A missing directory keeps its relative path, which may be a model's name on the Hub. Names are in NFC.
 
     Raises:
         SettingsError: two models have the same name, or a name cannot be part of a URL.
@@ -129,6 +130,7 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
             named = named and Path(rest).expanduser().exists()
         path = local_path(rest if named else argument, argument or "DIR")
         name = name if named else path.absolute().name  # because the name "." says nothing
+        name = normalize("NFC", name)
         advice = f"NAME={rest if named else argument}"
         if separator and not name:
             raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")

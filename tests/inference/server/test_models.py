@@ -6,6 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from urllib.parse import quote
 
 import huggingface_hub
 import pytest
@@ -470,6 +471,18 @@ def test_requests_choose_a_model_whose_name_has_a_slash(predictors):
             assert served.post(path, {"inputs": "a"})[0] == 404
         metrics = served.send_text("GET", "/metrics")[1]
     assert 'te_request_count{method="v1/embeddings",model="org/encoder"} 2.0' in metrics
+
+
+@pytest.mark.parametrize("requested", ["caf\u00e9", "cafe\u0301", "caf\u00e9/"])
+def test_a_request_may_write_the_name_in_another_way(predictors, requested):
+    paths = name_models([f"cafe\u0301={predictors['classifier'].path}", str(predictors["encoder"].path)])
+    with serving_models(Models(paths, bertie.load, Limits())) as served:
+        address = f"/models/{quote(requested)}"
+        assert served.post("/predict", {"inputs": "a cat", "model": requested})[0] == 200
+        assert served.post(f"{address}/predict", {"inputs": "a cat", "model": "caf\u00e9"})[0] == 200
+        assert served.post(address, {"inputs": "a cat"})[0] == 200
+        status, content = served.post(f"{address}/predict", {"inputs": "a cat", "model": "encoder"})
+        assert (status, content["error"][:16]) == (422, "model: 'encoder'")
 
 
 def test_requests_choose_a_model(several, predictors):

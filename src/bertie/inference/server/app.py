@@ -158,11 +158,11 @@ class Service:
 
         By default it is the first that has the method.
         """
-        in_body = body.get("model") if isinstance(body, dict) else None
-        if name is not None and isinstance(in_body, str) and self._models.find(in_body).name != name:
+        in_body: Any = body.get("model") if isinstance(body, dict) else None
+        named = [self._models.find(value) for value in (name, in_body) if isinstance(value, str)]
+        if len({*named}) > 1:
             raise HTTPException(422, f"model: {in_body[:80]!r}, but the address names {name!r}; omit one")
-        name = in_body if name is None else name
-        models = [self._models.find(name)] if isinstance(name, str) else [*self._models]
+        models = named[:1] or [*self._models]
         for model in models:
             await self._models.describe_replaced(model)
             if endpoint.suits(model):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unicodedata import normalize
 from weakref import WeakSet
 
 from starlette.exceptions import HTTPException
@@ -217,7 +218,7 @@ class Models:
     """All models of a server.
 
     Args:
-        paths: the model directories by name, the default model first.
+        paths: the model directories by name (in NFC), the default model first.
         load: loads a model directory.
         limits: limits of requests.
         memory_budget: bytes of weights in memory at once; 0 for no limit. Models are loaded one after
@@ -281,14 +282,15 @@ class Models:
         return next(iter(self))
 
     def find(self, name: str) -> ServedModel:
-        """Return the model of a name.
+        """Return the model of a name, which may have a slash at its end, as addresses do.
 
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        if name not in self._models:
+        model = self._models.get(normalize("NFC", name).rstrip("/"))
+        if model is None:
             raise ModelNotFoundError(name, self._models)
-        return self._models[name]
+        return model
 
     async def describe_replaced(self, model: ServedModel) -> None:
         """Read a model's metadata again if its directory was replaced.
