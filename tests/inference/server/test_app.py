@@ -34,6 +34,7 @@ ROWS = {
     "choose": [{"context": "a", "endings": ["b", "c"]}, {"context": "a", "endings": []}],
 }
 
+TEXT_OR_WORDS = "Input should be a text or an object with `text` or `words`"
 HALF_A_PAIR = "Invalid JSON: half of a surrogate pair, a character cut in two,"
 MANY_REPEATED = {"inputs": "[MASK] " * 32 + "x" * 100_000, "top_k": 100}
 
@@ -263,6 +264,20 @@ def test_concurrent_pairs_and_texts_are_kept_apart(models, classifier):
     assert_same([content["predictions"][0] for _, content in responses], expected(models["classifier"], rows))
 
 
+def test_a_tagger_reads_lists_of_words_beside_texts(models):
+    """In one request, and in requests that are computed together."""
+    rows = [{"words": ["the", "cat,", "new york"]}, {"text": "the cat"}, {"words": []}, {"text": "paris"}]
+    with serving(models["tagger"]) as served, ThreadPoolExecutor(20) as clients:
+        status, content = served.post("/predict", {"inputs": rows})
+        assert status == 200
+        wanted = expected(models["tagger"], rows)
+        assert [word["word"] for word in wanted[0]] == rows[0]["words"]
+        assert wanted[1][0].keys() >= {"start"}
+        assert_same(content["predictions"], wanted)
+        responses = list(clients.map(lambda row: served.post("/predict", {"inputs": row}), 10 * rows))
+        assert_same([content["predictions"][0] for _, content in responses], 10 * wanted)
+
+
 def test_info_and_health_describe_the_server(models, classifier):
     response, content = classifier.send("GET", "/info")
     assert response.status == 200
@@ -376,6 +391,8 @@ def test_info_reports_that_texts_are_read_in_windows(models, name):
         ("classifier", "/predict", [], 422, "body: Input should be an object"),
         ("choices", "/predict", {"inputs": "a"}, 422, "inputs.0: Input should be an object"),
         ("masked LM", "/predict", {"inputs": [7]}, 422, "inputs.0: Input should be a text or an object with"),
+        ("tagger", "/predict", {"inputs": [["a"]]}, 422, f"inputs.0: {TEXT_OR_WORDS}"),
+        ("tagger", "/predict", {"inputs": {}}, 422, "inputs.0: Input should have one of `text` or `words`"),
         ("encoder", "/attention", {"inputs": ["a"]}, 422, "inputs: Input should be a text or an object with"),
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
         ("classifier", "/predict", {"inputs": ["a", {"text": 7}]}, 422, "inputs.1.text: "),

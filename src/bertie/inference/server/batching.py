@@ -222,9 +222,9 @@ class QueuedRecord(NamedTuple):
     costs: RequestCosts
 
     @property
-    def group(self) -> tuple[Hashable, int]:
-        """Key of the records that can be computed together; texts and pairs differ in it."""
-        return self.operation, len(self.record.texts)
+    def group(self) -> tuple[Hashable, tuple[type, ...]]:
+        """Key of the records that can be computed together; texts, pairs and lists of words differ in it."""
+        return self.operation, tuple(map(type, self.record.texts))
 
 
 class Batcher:

@@ -6,7 +6,7 @@ Unknown keys and values of another type are errors.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -58,10 +58,14 @@ class Row(Schema):
         return 1
 
 
-class Text(Row):
-    """A text; also accepted as a plain string."""
+class StringOrObject(Row):
+    """A row for which a plain string is accepted, as its text.
 
-    text: str
+    Attributes:
+        keys: the keys of which an object has one, for errors.
+    """
+
+    keys: ClassVar[str] = "`text`"
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -76,8 +80,16 @@ class Text(Row):
         if isinstance(value, str):
             return {"text": value}
         if not isinstance(value, dict):
-            raise PydanticCustomError("input", "Input should be a text or an object with `text`")
+            raise PydanticCustomError(
+                "input", "Input should be a text or an object with {keys}", {"keys": cls.keys}
+            )
         return value
+
+
+class Text(StringOrObject):
+    """A text."""
+
+    text: str
 
 
 class MaskedText(Text):
@@ -94,6 +106,21 @@ class TextOrPair(Text):
     """A text, or a pair of texts."""
 
     pair: str | None = None
+
+
+class TextOrWords(StringOrObject):
+    """A text, or its words."""
+
+    keys: ClassVar[str] = "`text` or `words`"
+
+    text: str | None = None
+    words: Annotated[list[str], FirstError] | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if len(self.texts) != 1:
+            raise PydanticCustomError("input", "Input should have one of {keys}", {"keys": self.keys})
+        return self
 
 
 class Pair(Row):
@@ -249,7 +276,7 @@ AnyPredictRequest = (
     PredictRequest[MaskedText]
     | PredictRequest[Pair]
     | PredictRequest[TextOrPair]
-    | PredictRequest[Text]
+    | PredictRequest[TextOrWords]
     | PredictRequest[Question]
     | PredictRequest[Endings]
 )
@@ -258,7 +285,7 @@ PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
     "next_sentence": PredictRequest[Pair],
     "classify": PredictRequest[TextOrPair],
     "regress": PredictRequest[TextOrPair],
-    "tag": PredictRequest[Text],
+    "tag": PredictRequest[TextOrWords],
     "answer": PredictRequest[Question],
     "choose": PredictRequest[Endings],
 }
