@@ -58,6 +58,20 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
         pass
 
 
+def test_a_restart_that_finds_old_addresses_says_what_to_do(monkeypatch):
+    """torchrun 2.13 keeps its store, with the addresses of the processes that failed."""
+
+    def fail(*_, **__):
+        raise RuntimeError("Gloo connectFullMesh failed with Connection refused")
+
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.distributed.init_process_group", fail)
+    message = "^process 1 cannot connect to the others .*; start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP"
+    with pytest.raises(BertieError, match=message), join_ranks("cpu"):
+        pass
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True])
 def test_no_thread_of_gloo_is_left_when_the_ranks_have_parted(folder, corpus_path, shard):

@@ -54,7 +54,12 @@ class Machines:
             self.agents[number] = subprocess.Popen(
                 ["ip", "netns", "exec", f"bertie{number}", *launcher, *command],
                 cwd=self.folder,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": f"bertie-link{number}", "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "GLOO_SOCKET_IFNAME": f"bertie-link{number}",
+                    "OMP_NUM_THREADS": "1",
+                    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # docs/pretraining.md
+                },
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -268,7 +268,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     Raises:
         SettingsError: another launcher than torchrun has set the environment, or there are fewer GPUs than
             processes on this machine.
-        BertieError: the connection to another process broke in the block.
+        BertieError: the connection to another process failed, or broke in the block.
     """
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
@@ -289,7 +289,17 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         # With a device, NCCL connects at once, and not in the first operation.
         dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
     else:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        try:
+            dist.init_process_group("gloo", timeout=TIMEOUT)
+        except RuntimeError as error:
+            if "connectFullMesh" not in str(error):
+                raise
+            # With the variable, torchrun makes a store for each start. Without it, processes that are started
+            # again may find the addresses of the failed ones in the store.
+            raise BertieError(
+                f"process {os.environ['RANK']} cannot connect to the others ({error}); start torchrun with "
+                f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+            ) from None
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
         # Sharded modules refer to themselves and keep the group. After an error there is no time for this:
