@@ -112,10 +112,10 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         )
 
 
-def _check_order(key: str) -> tuple[int, str]:
-    """Order the settings by name, before the fingerprints in the order of `FINGERPRINTS`."""
+def _check_order(key: str) -> int:
+    """Return the place of a setting: before the fingerprints, which have the order of `FINGERPRINTS`."""
     name = key.rpartition(".")[2]
-    return (1 + list(FINGERPRINTS).index(name) if name in FINGERPRINTS else 0), key
+    return 1 + list(FINGERPRINTS).index(name) if name in FINGERPRINTS else 0
 
 
 def check_new_run(run: RunDirectory) -> None:
