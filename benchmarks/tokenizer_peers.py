@@ -149,12 +149,12 @@ def compare_peers(
 def rows(rounds: int) -> Iterator[Row]:
     """Compare lines, documents and one string, and the same lines in all rounds."""
     tokenizer = Tokenizer.load(UNCASED)
-    rounds = 2 * rounds + 1
-    inputs = [make_inputs(text) for text in read_texts(1 + rounds)]
+    turns = 2 * rounds + 1
+    inputs = [make_inputs(text) for text in read_texts(1 + turns)]
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         for kind, claim in CLAIMS.items():
             texts = [parts[kind] for parts in inputs]
-            yield compare_peers(f"tokenizer-{kind}", claim, texts, tokenizer, Path(folder), rounds)
+            yield compare_peers(f"tokenizer-{kind}", claim, texts, tokenizer, Path(folder), turns)
         claim = "tokenize the same lines again"
-        yield compare_peers("tokenizer-again", claim, [inputs[0]["lines"]], tokenizer, Path(folder), rounds)
+        yield compare_peers("tokenizer-again", claim, [inputs[0]["lines"]], tokenizer, Path(folder), turns)

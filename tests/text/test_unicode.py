@@ -39,9 +39,9 @@ def test_final_sigma_agrees_with_str_lower(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(alphabet=["a", *MARKS], max_size=40))
 def test_sort_marks_agrees_with_nfd(text: str) -> None:
-    codes = codes_of(text).astype(np.int32)
-    sort_marks(unicode_tables(), codes, 0, len(codes), np.empty_like(codes))
-    assert "".join(map(chr, codes)) == unicodedata.normalize("NFD", text)
+    codes = codes_of(f"bc{text}").astype(np.int32)
+    sort_marks(unicode_tables(), codes, 2, len(codes), np.empty_like(codes))
+    assert "".join(map(chr, codes[2:])) == unicodedata.normalize("NFD", text)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=()))))  # lone surrogates, too

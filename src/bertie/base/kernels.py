@@ -173,9 +173,9 @@ def kernel(function: F) -> F:
 def uncounted_kernel(function: F) -> F:
     """Compile a function as `kernel` does, without counting references to arrays.
 
-    numba counts a reference to each array that a function is called with, with two instructions that lock
-    memory. That takes longer than the work of a function that is called for each word. The function must
-    neither make arrays nor return any, not even a part of an argument.
+    At each call, numba counts a reference to every array, with two instructions that lock memory. In a
+    function that is called for each word, this can take longer than the work (docs/decisions/tokenizer.md).
+    The function must neither make arrays nor return any.
     """
     return _compile(function, _nrt=False)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from bertie.base.arrays import Int32s, Int64s, UInt32s, UInt64s
-from bertie.base.kernels import kernel, uncounted_kernel
+from bertie.base.kernels import kernel
 from bertie.text.unicode import Index, code_points
 
 A = TypeVar("A", Int32s, Int64s)
@@ -50,13 +50,13 @@ class Trie(NamedTuple):
     lengths: Int32s
 
 
-@uncounted_kernel
+@kernel
 def child_slot(cell: np.uint64, symbol: np.uint32) -> np.uint64:
     """Return the slot where a child of a node would be, given its cell, see `Trie`."""
     return (cell & LOW_HALF) + np.uint64(symbol)
 
 
-@uncounted_kernel
+@kernel
 def parent_slot(cell: np.uint64) -> np.uint64:
     """Return the slot of a node's parent, given its cell, see `Trie`."""
     return cell >> HALF

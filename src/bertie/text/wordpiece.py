@@ -53,7 +53,7 @@ class Words(NamedTuple):
     scratch: Int32s
 
 
-@uncounted_kernel
+@kernel
 def decode_replacement(code: np.int64, entry: np.int64) -> tuple[np.int64, np.int64, np.int64]:
     """Decode the result of normalising a character.
 
@@ -87,7 +87,6 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
 
     Both ends of the range are boundaries of words, or of the text.
     """
-    # Without helper functions that take `words`: passing so many arrays costs more than their work.
     codes, starts, ends, word_ends, scratch = words
     # numba would compile `sort_marks` for each of the constants 0 and -1 too.
     count = np.int64(0)  # characters written
