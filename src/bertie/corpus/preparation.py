@@ -333,8 +333,7 @@ def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
             f"corpus again"
         )
     folders = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]
-    counts_by_part = dict(run_tasks(verify_part, folders, workers))
-    part_counts = [counts_by_part[index] for index in range(len(folders))]
+    part_counts = [verify_part(folder) for folder in folders]
     _write_skipped(output, tasks, folders)
     _check_text(output, tasks, part_counts)
     offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
