@@ -56,6 +56,31 @@ def test_truncated_file_is_rejected(tmp_path: Path, suffix: str, cut: int) -> No
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_damage_at_the_start_of_a_later_stream_is_reported(tmp_path: Path, suffix: str) -> None:
+    """`bz2.open` and `lzma.open` take it for the end of the file."""
+    first, second = COMPRESS[suffix](b"first\n"), COMPRESS[suffix](b"second\n" * 1000)
+    for damaged in (b"x" + second[1:], b"garbage"):
+        (tmp_path / f"a{suffix}").write_bytes(first + damaged + first)
+        with (
+            pytest.raises(DataError, match=rf"a\{suffix}: damaged or truncated compressed file \("),
+            open_binary(tmp_path / f"a{suffix}") as file,
+        ):
+            file.read()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_zeros_between_streams_are_skipped(tmp_path: Path, suffix: str) -> None:
+    """The format of .xz files allows them (section 2.2)."""
+    stream = COMPRESS[suffix](b"text\n")
+    (tmp_path / f"a{suffix}").write_bytes(stream + bytes(8192) + stream + bytes(4))
+    with open_binary(tmp_path / f"a{suffix}") as file:
+        assert file.read() == b"text\ntext\n"
+    (tmp_path / f"a{suffix}").write_bytes(bytes(8192))  # as after a power loss
+    with pytest.raises(DataError, match="damaged"), open_binary(tmp_path / f"a{suffix}") as file:
+        file.read()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 def test_file_without_bytes_is_rejected(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"a{suffix}").touch()
     with (

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,8 +17,9 @@ from bertie.base.errors import BertieError, DataError
 from bertie.base.storage import RemotePath
 
 _BUFFER_BYTES = 1 << 16
-# A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so one read decompresses to at most 128 MB.
-_ZSTD_READ_BYTES = 1 << 12
+# In a .zst file, a block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so one read decompresses
+# to at most 128 MB.
+_READ_BYTES = 1 << 12
 # A line is in memory as a whole. A file of a few kB can decompress to a line of any length.
 MAX_LINE_BYTES = 1 << 30
 _ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the format's maximum
@@ -69,7 +71,7 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory; expected a file") from None
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # Damage is an OSError in gzip, bz2 and `_ZstdFile`, but only errors of the system have a number.
+        # Damage is an OSError in gzip and `_StreamFile`, but only errors of the system have a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise DataError(
                 f"{path}: cannot be read ({error.strerror}); make it readable or choose another file"
@@ -108,26 +110,48 @@ class _LimitedLines(io.RawIOBase):
         return count
 
 
+def _open_bz2(path: Path | BinaryIO, mode: str) -> io.RawIOBase:
+    return _StreamFile(path, bz2.BZ2Decompressor, OSError)
+
+
+def _open_xz(path: Path | BinaryIO, mode: str) -> io.RawIOBase:
+    # By default, lzma also reads .lzma files, and takes a file of zeros for an empty one.
+    return _StreamFile(path, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), lzma.LZMAError)
+
+
 def _open_zstd(path: Path | BinaryIO, mode: str) -> io.RawIOBase:
     try:
         import zstandard
     except ImportError:
         raise BertieError(f"{path}: reading .zst files needs zstandard; {install_command('data')}") from None
-    return _ZstdFile(path, zstandard)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    return _StreamFile(path, decompressor.decompressobj, zstandard.ZstdError, is_limited=False)
 
 
-class _ZstdFile(io.RawIOBase):
-    """Reader of all frames of a .zst file.
+class _StreamFile(io.RawIOBase):
+    """Reader of all streams, or frames, of a file.
 
-    It raises EOFError if a frame is truncated. `zstandard.ZstdDecompressor.stream_reader` takes a
-    truncated frame for the end of the file.
+    It raises OSError if a stream is damaged, and EOFError if one is truncated. `bz2.open` and `lzma.open`
+    take damage near the start of a second stream for the end of the file, and
+    `zstandard.ZstdDecompressor.stream_reader` takes a truncated frame for it.
+
+    Args:
+        path: the file, or an open one.
+        new_stream: makes the decompressor of a stream.
+        error: the exception that the decompressor raises if the stream is damaged.
+        is_limited: whether the decompressor can limit the length of its result.
     """
 
-    def __init__(self, path: Path | BinaryIO, zstandard: Any) -> None:
+    def __init__(
+        self,
+        path: Path | BinaryIO,
+        new_stream: Callable[[], Any],
+        error: type[Exception],
+        is_limited: bool = True,
+    ) -> None:
         self._file = path.open("rb") if isinstance(path, Path) else path
-        self._new_frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
-        self._error: type[Exception] = zstandard.ZstdError
-        self._frame: Any = None
+        self._new_stream, self._error, self._is_limited = new_stream, error, is_limited
+        self._stream: Any = None
         # Not returned yet. A view, because copying the rest at each call takes minutes for a bomb.
         self._decompressed = memoryview(b"")
 
@@ -135,24 +159,39 @@ class _ZstdFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._decompressed and (data := self._next_input()):
+        limit = (len(buffer),) if self._is_limited else ()
+        while not self._decompressed and (data := self._next_input()) is not None:
             try:
-                self._decompressed = memoryview(self._frame.decompress(data))
+                self._decompressed = memoryview(self._stream.decompress(data, *limit))
             except self._error as error:
                 raise OSError(error) from None
         count = min(len(buffer), len(self._decompressed))
         buffer[:count], self._decompressed = self._decompressed[:count], self._decompressed[count:]
         return count
 
-    def _next_input(self) -> bytes:
-        """Return compressed bytes of the current frame, or of a new one after its end."""
-        between_frames = self._frame is None or self._frame.eof
-        unused = self._frame.unused_data if self._frame is not None and between_frames else b""
-        data: bytes = unused or self._file.read(_ZSTD_READ_BYTES)
-        if data and between_frames:
-            self._frame = self._new_frame()
-        elif not data and not between_frames:
-            raise EOFError("the last frame is incomplete")
+    def _next_input(self) -> bytes | None:
+        """Return compressed bytes of the current stream, or of a new one after its end.
+
+        They are empty if the stream has more output, and None at the end of the file.
+        """
+        data: bytes
+        if self._stream is not None and not self._stream.eof:
+            if self._is_limited and not self._stream.needs_input:
+                return b""
+            data = self._file.read(_READ_BYTES)
+            if not data:
+                raise EOFError("the last stream is incomplete")
+            return data
+        if self._stream is None:
+            data = self._file.read(_READ_BYTES)
+        else:
+            # Zeros may pad a stream (The .xz File Format, 2.2), as in .gz files.
+            data = self._stream.unused_data.lstrip(b"\0")
+            while not data and (block := self._file.read(_READ_BYTES)):
+                data = block.lstrip(b"\0")
+        if not data:
+            return None
+        self._stream = self._new_stream()
         return data
 
     def close(self) -> None:
@@ -162,7 +201,7 @@ class _ZstdFile(io.RawIOBase):
 
 _OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".bz2": _open_bz2,
+    ".xz": _open_xz,
     ".zst": _open_zstd,
 }
