@@ -168,6 +168,33 @@ def test_byte_order_marks_and_carriage_returns_are_dropped(tmp_path: Path) -> No
     ]
 
 
+def test_a_line_of_wide_spaces_separates_documents(tmp_path: Path) -> None:
+    """As in google-research/bert, which strips lines after decoding them."""
+    (tmp_path / "a.txt").write_text("One.\nTwo.\n\u3000\nThree.\n \xa0\nFour.\n", encoding="utf-8")
+    texts = [document.text for document in read_documents(tmp_path / "a.txt", "sentences")]
+    assert texts == ["One.\nTwo.", "Three.", "Four."]
+
+
+def test_sentences_with_old_line_breaks_are_not_one_sentence(tmp_path: Path) -> None:
+    """Text with "\\r" for line breaks, as of Mac OS 9, has no line in the format `sentences`."""
+    (tmp_path / "a.txt").write_bytes(b"It was dark.\rThe rain fell.\r\rIt stopped.\rThe end.\r")
+    (document,) = read_documents(tmp_path / "a.txt")
+    assert document.split_sentences() == ["It was dark.", "The rain fell.", "It stopped.", "The end."]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["<doc id=1>\n", "</doc>\n", "text\n"]), max_size=12), st.integers(1, 80))
+def test_unmatched_tags_are_reported_once(tmp_path: Path, lines: list[str], cut: int) -> None:
+    path = tmp_path / "wiki"
+    path.write_text("".join(lines) + "end\n")
+    whole, divided = InputErrors("skip"), InputErrors("skip")
+    texts = [document.text for document in read_documents(path, "wikiextractor", errors=whole)]
+    for start, stop in ((0, cut), (cut, None)):
+        for document in read_documents(path, "wikiextractor", start, stop, errors=divided):
+            assert document.text == texts.pop(0)
+    assert (texts, divided.messages) == ([], whole.messages)
+
+
 WRAPPED = "It was a dark night, and the\nrain fell in torrents, save\nwhen it was checked.\n\n"
 PARAGRAPHS = (
     "It was dark. The rain fell. It stopped.\nThen it went on. And on. And so on.\n\nThe end came. Soon.\n"
@@ -265,6 +292,8 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
             b'<doc title="A">\n</doc>\n<doc title="B">\n<doc title="C">\n',
             "wiki, line 3: .* before the next one",
         ),
+        ("wiki", b'<doc title="A">\nA\n</doc>\n\nB\n\nText.\n</doc>\n', "wiki, line 8: </doc> without <doc>"),
+        ("dump", b"<mediawiki>\n<ns>0</ns>\n</page>\n</mediawiki>\n", "dump, line 3: </page> without <page>"),
         ("wiki", b'<doc title="A">\nA\n\nT\xffxt\n</doc>\n', "wiki, line 4: not UTF-8"),
         ("dump", b"<mediawiki>\n<page>\n<ns>0\n</page>\n", "dump, line 2: <page> is not well-formed"),
         ("a.parquet", b"PAR1 and no more", "a.parquet: damaged or truncated"),

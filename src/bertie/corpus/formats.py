@@ -111,7 +111,8 @@ def _detect_line_layout(text: str) -> Format:
     final = sum(line.endswith(_SENTENCE_FINAL) for line in inner_lines) / len(inner_lines)
     # Count sentences in all lines: in text whose paragraphs are single lines, the few inner lines
     # may all be dialogue, which looks like one sentence per line.
-    if final > 0.8 and len(split_sentences("\n".join(lines))) < 1.5 * sum(map(bool, lines)):
+    # Sentences end with "\n" only, and the other formats with any line break of `str.splitlines`.
+    if final > 0.8 and "\n" in text and len(split_sentences("\n".join(lines))) < 1.5 * sum(map(bool, lines)):
         return "sentences"
     narrow = sum(len(line) <= _MAX_WRAPPED_WIDTH for line in inner_lines) / len(inner_lines)
     return "wrapped" if final < 0.5 and narrow > 0.95 else "plain"

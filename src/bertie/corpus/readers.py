@@ -287,7 +287,8 @@ def _read_sentences(source: Source) -> Iterator[Document]:
         in_range = source.start == 0
         first_index, lines = 0, list[bytes]()
         for index, offset, line in source.lines(file):
-            if not line.isspace():
+            # As in google-research/bert, a line of other spaces, such as U+3000, is blank too.
+            if not line.decode(errors="replace").isspace():
                 if in_range:
                     first_index = first_index if lines else index
                     lines.append(line)
@@ -363,6 +364,7 @@ def _read_elements(
     """
     tag = f"<{opening.decode().strip('< >')}>"
     first_index, element = 0, list[bytes]()
+    in_range = source.start == 0  # before its first element, a range may begin with the end of another
     with open_binary(source.path) as file:
         lines = ((index, offset, part) for index, offset, line in source.lines(file) for part in split(line))
         for index, offset, line in lines:
@@ -373,10 +375,13 @@ def _read_elements(
                     source.errors.handle(source.malformed(first_index, problem))
                 if source.is_past_end(offset):
                     return
-                first_index, element = index, [line]
+                first_index, element, in_range = index, [line], True
             elif stripped == closing and element:
                 yield first_index, element
                 element = []
+            elif stripped == closing and in_range:
+                problem = f"{closing.decode()} without {tag} before it; add that tag or remove this one"
+                source.errors.handle(source.malformed(index, problem))
             elif element:
                 element.append(line)
     if element:
