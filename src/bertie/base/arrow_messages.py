@@ -1,7 +1,8 @@
 """Read the decompressed sizes of the record batches of an Arrow IPC file.
 
-Nothing is decompressed. Each message begins with a flatbuffer (Message.fbs; Arrow Columnar Format, IPC). If a
-batch is compressed, each of its buffers begins with the size that it decompresses to.
+Nothing is decompressed. Each message begins with a flatbuffer (Message.fbs; Arrow Columnar Format, IPC), and
+a file ends with another one (File.fbs). If a batch is compressed, each of its buffers begins with the size
+that it decompresses to.
 """
 
 from pathlib import Path
@@ -9,6 +10,10 @@ from struct import unpack_from
 from typing import BinaryIO, NamedTuple
 
 _CONTINUATION = b"\xff\xff\xff\xff"  # before each message, since Arrow 0.15
+_MAGIC = b"ARROW1"  # at both ends of a file
+# Numbers of fields, and size of a block, in File.fbs.
+_DICTIONARIES, _RECORD_BATCHES = 2, 3  # of Footer
+_BLOCK_BYTES = 24  # a start, two sizes and padding
 # Numbers of fields and types in Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # of Message
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3  # types of a header
@@ -25,24 +30,60 @@ class Body(NamedTuple):
 
 
 def read_bodies(path: Path) -> list[Body]:
-    """Return the sizes of all messages of a file or stream.
+    """Return the sizes of all messages of a stream, or of the dictionaries and batches of a file.
 
     Raises:
         EOFError, ValueError, struct.error: a message is damaged.
     """
+    size = path.stat().st_size
     bodies = []
     with path.open("rb") as file:
-        file.seek(8 if file.read(6) == b"ARROW1" else 0)
-        while length := _message_length(file):
-            if length > path.stat().st_size:
-                raise EOFError("the file is cut off")
-            message = file.read(length)
-            start = file.tell()
-            stored, buffers = _read_message(message)
-            sizes = [_decompressed_size(file, start + offset, length) for offset, length in buffers]
-            bodies.append(Body(stored, sum(sizes) if sizes else stored))
-            file.seek(start + stored)
+        # The footer of a file says where its messages are, and they need not form a stream, as in files
+        # of polars.
+        if file.read(len(_MAGIC)) == _MAGIC:
+            for start in _message_starts(file, size):
+                file.seek(start)
+                if body := _read_body(file, size):
+                    bodies.append(body)
+        else:
+            file.seek(0)
+            while body := _read_body(file, size):
+                bodies.append(body)
     return bodies
+
+
+def _message_starts(file: BinaryIO, size: int) -> list[int]:
+    """Return where the dictionaries and record batches of a file start, as its footer says."""
+    file.seek(size - len(_MAGIC) - 4)
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(size - len(_MAGIC) - 4 - length)
+    footer = file.read(length)
+    root = _follow(footer, 0)
+    starts = []
+    for field in (_DICTIONARIES, _RECORD_BATCHES):
+        if position := _field(footer, root, field):
+            blocks = _follow(footer, position)
+            (count,) = unpack_from("<I", footer, blocks)
+            starts += [unpack_from("<q", footer, blocks + 4 + _BLOCK_BYTES * i)[0] for i in range(count)]
+    return starts
+
+
+def _read_body(file: BinaryIO, size: int) -> Body | None:
+    """Return the sizes of the message at the position of the file, and move to the next message.
+
+    At the end of a stream, return None. `size` is the size of the file.
+    """
+    length = _message_length(file)
+    if not length:
+        return None
+    if length > size:
+        raise EOFError("the file is cut off")
+    message = file.read(length)
+    start = file.tell()
+    stored, buffers = _read_message(message)
+    sizes = [_decompressed_size(file, start + offset, length) for offset, length in buffers]
+    file.seek(start + stored)
+    return Body(stored, sum(sizes) if sizes else stored)
 
 
 def _message_length(file: BinaryIO) -> int:

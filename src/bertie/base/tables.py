@@ -135,13 +135,12 @@ def iterate_batches(
     Raises:
         DataError: a page or a row is too large, or the header of a page is damaged.
     """
-    import pyarrow
     from pyarrow.parquet import ParquetFile
 
     leaves = [file.schema.column(i) for i in range(file.metadata.num_columns)]
     lists = [leaf for leaf in leaves if leaf.max_repetition_level]
     strings = [leaf.path for leaf in lists if leaf.physical_type == "BYTE_ARRAY"]
-    types = pyarrow.schema([file.schema_arrow.field(column) for column in dict.fromkeys(columns)])
+    types = _select_types(file.schema_arrow, dict.fromkeys(columns))
     with _damaged(path):
         chunks = read_chunks(path)
     for group in range(len(chunks)) if groups is None else groups:
@@ -273,9 +272,9 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-        batches = map(partial(_check_batch, columns), batches)
+        batches = map(partial(_check_batch, path, columns), batches)
         _check_text_columns(path, columns, reader.schema)
-        types = pyarrow.schema([reader.schema.field(column) for column in columns])
+        types = _select_types(reader.schema, columns)
         parts = chain.from_iterable(map(partial(_expand, path, types), batches))
         yield from enumerate(_values(columns, parts), 1)
 
@@ -296,25 +295,44 @@ def _check_bodies(path: Path) -> None:
             )
 
 
-def _check_batch(columns: Collection[str], batch: Any) -> Any:
-    """Return the batch, if all values of its text columns lie within their buffers.
+def _check_batch(path: Path, columns: Collection[str], batch: Any) -> Any:
+    """Return the text columns of a batch, if all of their values lie within their buffers.
 
     pyarrow does not check this when it reads a value. The values need not be UTF-8.
 
     Raises:
         pyarrow.ArrowInvalid: a value lies outside.
+        DataError: the views of a column are too large.
     """
     import pyarrow
 
-    for array in map(batch.column, columns):
-        values = array
-        if isinstance(array, pyarrow.DictionaryArray):
-            array.indices.validate(full=True)
-            pyarrow.DictionaryArray.from_arrays(array.indices, pyarrow.nulls(len(array.dictionary)))
-            values = array.dictionary
-        is_large = values.type == pyarrow.large_string()
-        values.view(pyarrow.large_binary() if is_large else pyarrow.binary()).validate(full=True)
-    return batch
+    arrays = [_check_array(path, batch.column(column)) for column in columns]
+    return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _check_array(path: Path, array: Any) -> Any:
+    """Return a text column, as `_check_batch` does, without views."""
+    import numpy as np
+    import pyarrow
+
+    if isinstance(array, pyarrow.DictionaryArray):
+        array.indices.validate(full=True)
+        pyarrow.DictionaryArray.from_arrays(array.indices, pyarrow.nulls(len(array.dictionary)))
+        return pyarrow.DictionaryArray.from_arrays(array.indices, _check_array(path, array.dictionary))
+    binary_types = {
+        pyarrow.string(): pyarrow.binary(),
+        pyarrow.large_string(): pyarrow.large_binary(),
+        pyarrow.string_view(): pyarrow.binary_view(),
+    }
+    array.view(binary_types[array.type]).validate(full=True)
+    if array.type != pyarrow.string_view():
+        return array
+    # A view begins with its length. Many views may show the same bytes.
+    views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)[array.offset :]
+    size = int(views[: len(array), 0][array.is_valid()].sum(dtype=np.int64))
+    if size > max(_MAX_GROUP_BYTES, _MAX_RATIO * array.get_total_buffer_size()):
+        raise DataError(f"{path}: the views of a column need {size:,} bytes; write the file without views")
+    return array.cast(pyarrow.large_string())
 
 
 def _values(columns: Collection[str], batches: Iterable[Any]) -> Iterator[Values]:
@@ -331,16 +349,33 @@ def _batch_values(columns: Collection[str], batch: Any) -> Iterator[Values]:
     return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
+def _select_types(schema: Any, columns: Iterable[str]) -> Any:
+    """Return the Arrow schema of some columns, with strings in place of views of strings.
+
+    pyarrow can neither measure nor select views.
+    """
+    import pyarrow
+
+    def without_views(dtype: Any) -> Any:
+        if pyarrow.types.is_dictionary(dtype):
+            return pyarrow.dictionary(dtype.index_type, without_views(dtype.value_type))
+        return pyarrow.large_string() if dtype == pyarrow.string_view() else dtype
+
+    return pyarrow.schema([(column, without_views(schema.field(column).type)) for column in columns])
+
+
 def _check_text_columns(path: Path, columns: Mapping[str, str], schema: Any) -> None:
     import pyarrow
 
     for column, option in columns.items():
         if column not in schema.names:
             raise missing_column(str(path), column, schema.names, f"; choose one with {option}")
+        if schema.names.count(column) > 1:
+            raise DataError(f"{path}: two columns are called {column!r}; rename one")
         dtype = schema.field(column).type
         if pyarrow.types.is_dictionary(dtype):
             dtype = dtype.value_type
-        if dtype not in (pyarrow.string(), pyarrow.large_string()):
+        if dtype not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
             raise SettingsError(f"{path}: column {column!r} holds {dtype}, not text; choose another column")
 
 
