@@ -26,6 +26,11 @@ def test_ties_are_wrong_and_phenomena_join_their_paradigms():
     assert scores.phenomena == {"binding": 25, "ellipsis": 100}
 
 
+def test_accuracy_has_no_rounding_error():
+    values = np.repeat([1.0, 0.0], [11, 29])  # 11 of the 20 good sentences are better
+    assert score([Paradigm("a", "binding", ["x"] * 20, ["y"] * 20)], values).accuracy == 55
+
+
 def test_compressed_files_are_read_beside_plain_ones(tmp_path):
     (tmp_path / "one.jsonl").write_text(json.dumps(PAIR))
     with lzma.open(tmp_path / "two.jsonl.xz", "wt") as file:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.error_analysis import scores_by_label
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -99,6 +100,13 @@ def test_scores_are_in_percent():
     assert scores == {"accuracy": 50.0, "f1_macro": pytest.approx(100 * f1)}
     assert REGRESSION.score(examples([1, 2, 3]), np.array([0.5, 0.6, 0.9]))["spearmanr"] == pytest.approx(100)
     assert MULTILABEL.score(examples([("a",), ()]), np.zeros((2, 3), dtype=bool))["accuracy"] == 50
+
+
+def test_scores_have_no_rounding_error():
+    gold, predictions = np.zeros(20, dtype=np.int64), np.repeat([0, 1], [11, 9])
+    labels = [SINGLE.labels[0]] * 20
+    assert SINGLE.score(examples(labels), predictions)["accuracy"] == 55
+    assert scores_by_label(SINGLE.labels, gold, predictions)[SINGLE.labels[0]].recall == 55
 
 
 def test_labels_are_counted_and_described():

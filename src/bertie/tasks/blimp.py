@@ -110,4 +110,4 @@ def _percents(groups: Mapping[str, Bools]) -> dict[str, float]:
 
 
 def _percent(is_right: Bools) -> float:
-    return float(100 * is_right.mean())
+    return float(100 * is_right.sum() / len(is_right))

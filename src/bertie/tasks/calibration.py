@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.arrays import Float64s, Int64s
+from bertie.tasks.metrics import percent
 from bertie.tasks.probabilities import blocks, chosen_softmax, sigmoid, softmax
 
 NUM_BINS = 15
@@ -34,7 +35,7 @@ class Reliability(NamedTuple):
     def error(self) -> float:
         """The expected calibration error (ECE), in percent."""
         gaps = np.abs(self.accuracies - self.confidences)
-        return float(100 * (self.counts * gaps).sum() / self.counts.sum())
+        return percent(float((self.counts * gaps).sum() / self.counts.sum()))
 
 
 class Calibration(NamedTuple):

@@ -33,7 +33,7 @@ from bertie.tasks.error_analysis import (
 )
 from bertie.tasks.label_types import with_decimal_point
 from bertie.tasks.long_texts import encode_long_texts
-from bertie.tasks.metrics import LabelArray
+from bertie.tasks.metrics import LabelArray, percent
 from bertie.tasks.probabilities import chosen_softmax, label_probabilities
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
@@ -291,7 +291,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         if "f1" in self.metrics:  # of the label "1" (MRPC, QQP), wherever the model has it
             positive = self.labels.index("1")
             gold, predictions = gold == positive, predictions == positive
-        return {name: 100 * METRICS[name](gold, predictions) for name in self.metrics}
+        return {name: percent(METRICS[name](gold, predictions)) for name in self.metrics}
 
     def confidence(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Float64s | None:
         """Return the probability of each class or set of labels; None for a regression."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.arrays import Float32s, Float64s, Int64s
-from bertie.tasks.metrics import LabelArray, confusion_matrix, label_scores
+from bertie.tasks.metrics import LabelArray, confusion_matrix, label_scores, percent
 from bertie.tasks.probabilities import softmax
 
 MAX_MATRIX_CLASSES = 20  # a larger confusion matrix does not fit a page
@@ -122,8 +122,9 @@ def scores_by_label(labels: Sequence[str], gold: LabelArray, predicted: LabelArr
     `gold` and `predicted` are int64 (n,) class indices, or bool (n, L) for multi-label examples.
     """
     scores = label_scores(gold, predicted, len(labels))
-    columns = (100 * scores.precision, 100 * scores.recall, 100 * scores.f1, scores.support)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    fractions = (scores.precision, scores.recall, scores.f1)
+    percents = (map(percent, column.tolist()) for column in fractions)
+    rows: Iterable[Any] = zip(*percents, scores.support.tolist(), strict=True)
     return {label: LabelScores(*row) for label, row in zip(labels, rows, strict=True)}
 
 

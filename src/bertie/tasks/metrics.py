@@ -1,6 +1,6 @@
 """Metrics that compare predictions with gold labels.
 
-Metrics are fractions between 0 and 1, correlations are between -1 and 1; the tasks report percent.
+Metrics are fractions between 0 and 1, correlations are between -1 and 1; the tasks report `percent`.
 `gold` and `predicted` are arrays of the same shape and type:
 
     int64 (n,)    class indices
@@ -35,6 +35,16 @@ class PerLabelScores(NamedTuple):
     recall: Float64s
     f1: Float64s
     support: Int64s
+
+
+def percent(fraction: float) -> float:
+    """Return a fraction in percent, without the rounding error of the product.
+
+    Example:
+        >>> 100 * 0.55, percent(0.55)
+        (55.00000000000001, 55.0)
+    """
+    return round(100 * fraction, 10)
 
 
 def accuracy(gold: LabelArray, predicted: LabelArray) -> float:

@@ -26,7 +26,7 @@ from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.conll import TaggedSentences, Tags, read_conll, read_tags, write_tags
 from bertie.tasks.entities import detect_scheme, entity_scores, find_invalid_tag, to_iob2
 from bertie.tasks.error_analysis import ErrorAnalysis, top_probabilities
-from bertie.tasks.metrics import accuracy, f1_macro
+from bertie.tasks.metrics import accuracy, f1_macro, percent
 from bertie.tasks.tagging_errors import analyze_entities, analyze_plain_tags
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.windows import split_into_windows
@@ -185,7 +185,10 @@ class Tagging(Task[TaggedSentences, Tags]):
         if examples.scheme == "plain":
             tags = [*chain.from_iterable(examples.tags), *chain.from_iterable(predictions)]
             gold, predicted = np.split(np.unique(tags, return_inverse=True)[1], 2)
-            return {"accuracy": 100 * accuracy(gold, predicted), "f1_macro": 100 * f1_macro(gold, predicted)}
+            return {
+                "accuracy": percent(accuracy(gold, predicted)),
+                "f1_macro": percent(f1_macro(gold, predicted)),
+            }
         if examples.scheme != "IOB2" or detect_scheme(predictions) in ("IOBES", "BILOU"):
             predictions = [*map(to_iob2, predictions)]
         return entity_scores(examples.tags, predictions)

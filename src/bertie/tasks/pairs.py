@@ -22,7 +22,7 @@ from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.error_analysis import ErrorAnalysis, Mistake, largest_errors
 from bertie.tasks.glue import TASKS as GLUE_TASKS
 from bertie.tasks.glue import GlueTask
-from bertie.tasks.metrics import LabelArray
+from bertie.tasks.metrics import LabelArray, percent
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -202,7 +202,7 @@ class CustomPairs(_Pairs, CustomClassification):
     def score(self, examples: LabelledTexts, predictions: LabelArray) -> Scores:
         """Compute the mean reciprocal rank, and how often the second text is the nearest."""
         accuracy = float((predictions == 1).mean())
-        return {"mrr": 100 * float((1 / predictions).mean()), "accuracy": 100 * accuracy}
+        return {"mrr": percent(float((1 / predictions).mean())), "accuracy": percent(accuracy)}
 
     def majority_baseline(self, training: LabelledTexts, examples: LabelledTexts) -> None:
         """Return None: no answer is the most frequent one."""

@@ -129,7 +129,7 @@ class MultipleChoice(Task[Choices, Int64s]):
     def score(self, examples: Choices, predictions: Int64s) -> Scores:
         """Compute the accuracy."""
         assert examples.labels is not None
-        return {"accuracy": 100 * metrics.accuracy(examples.labels, predictions)}
+        return {"accuracy": metrics.percent(metrics.accuracy(examples.labels, predictions))}
 
     def confidence(self, examples: Choices, inputs: Inputs, logits: Float32s) -> Float64s:
         """Return the probability of each choice among the example's choices."""

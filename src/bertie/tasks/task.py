@@ -48,7 +48,7 @@ from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
 Predictions = TypeVar("Predictions")
-Scores = dict[str, float]  # by the official scorer's names, in percent, unrounded
+Scores = dict[str, float]  # by the official scorer's names, in percent
 # Figure 4 (a, b), (d), (c); Section 4.4; the vectors of two texts, compared by their cosine
 Head = Literal["classification", "tagging", "spans", "choices", "embedding"]
 
