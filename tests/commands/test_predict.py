@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Timer
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from tests.inference import small_models
 from tests.inference.small_models import CONFIG, MODELS, save_small
@@ -187,6 +188,28 @@ def test_unpaired_surrogate_is_preserved(models, capsys, tmp_path):
         status, out, _ = run(capsys, models / "classifier", *arguments)
         assert status == 0
         assert json.loads(output.read_text() if output else out)["text"] == "a \ud800 cat"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "header"),
+    [
+        ("in.csv", "id,text\n", "id,text,prediction,score"),
+        ("in.tsv", "score\ttext\n", "score,text,prediction,prediction_score"),
+        ("in.jsonl", "", "text,prediction,score"),
+        ("in.txt", "", "text,prediction,score"),
+        ("in.parquet", None, "id,text,prediction,score"),
+    ],
+)
+def test_a_table_without_rows_has_a_header(models, capsys, tmp_path, name, content, header):
+    if content is None:
+        table = pyarrow.table({"id": pyarrow.array([], "int64"), "text": pyarrow.array([], "string")})
+        pyarrow.parquet.write_table(table, tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    for suffix, lines in ((".csv", [header]), (".tsv", [header.replace(",", "\t")]), (".jsonl", [])):
+        out = tmp_path / f"out{suffix}"
+        assert run(capsys, models / "classifier", "--input", tmp_path / name, "--output", out)[0] == 0
+        assert out.read_text().splitlines() == lines
 
 
 def test_standard_input_streams_and_closed_output_is_silent(models):

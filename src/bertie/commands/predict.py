@@ -101,7 +101,7 @@ def predict(
     import bertie
     from bertie.base.outputs import lock_output
     from bertie.base.rows import DELIMITERS
-    from bertie.inference.records import find_input, read_records
+    from bertie.inference.records import find_input, read_records, table_columns
     from bertie.inference.writers import output_format, with_free_columns
 
     _check_texts(text, pair, input)
@@ -109,6 +109,7 @@ def predict(
     file, read = find_input(input, format)
     _check_skips(read, on_error, file, scheduler)
     lock = lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext()
+    names: dict[str, str] = {}
     with lock as path:
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
@@ -128,7 +129,8 @@ def predict(
             answer = partial(_answer_on_workers, scheduler, device, precision) if scheduler else _answer
             answered = answer(model, records, top_k, written == "conll", skipped)
         thresholds = model.decision_thresholds if model.is_multilabel else None
-        _write(answered, path, written, method, thresholds)
+        table = table_columns(file, read, names) if written in DELIMITERS else []
+        _write(answered, path, written, method, thresholds, table)
 
 
 def _check_texts(text: list[str] | None, pair: list[str] | None, input: str | None) -> None:
@@ -285,6 +287,7 @@ def _write(
     written: "OutputFormat",
     method: "Method",
     thresholds: Mapping[str, float] | None,
+    columns: Sequence[str],
 ) -> None:
     """Write results to a file with progress on stderr, or to stdout."""
     from bertie.base.files import atomic_file
@@ -300,7 +303,7 @@ def _write(
             answered = _with_progress(answered, stack.enter_context(Progress("predicting", unit="texts")))
         else:
             stream = writable_stdout()
-        write_results(answered, stream, written, method, thresholds)
+        write_results(answered, stream, written, method, thresholds, columns)
 
 
 def _with_progress(answered: "Answered", progress: "Progress") -> "Answered":

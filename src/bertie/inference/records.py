@@ -7,7 +7,7 @@ result, so a file of n lines has n results.
 import difflib
 import shlex
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ from bertie.base.files import reject_changes
 from bertie.base.memory import is_missing
 from bertie.base.progress import open_stdin
 from bertie.base.rows import (
+    DELIMITERS,
     TABLE_FORMATS,
     decode_lines,
     format_suffix,
@@ -148,6 +149,24 @@ def read_records(
         yield Record(location, row, texts)
     if missing and not has_columns:  # the name of the column is wrong
         raise missing
+
+
+def table_columns(path: Path | None, format: InputFormat, columns: Mapping[str, str]) -> list[str]:
+    """Return the columns of a table, for an output that has no rows.
+
+    Formats without a header, and a pipe, which can be read only once, have the columns that are read.
+
+    Raises:
+        DataError: the file is missing or damaged, or has no header.
+    """
+    if path and path.is_file():
+        if format == "parquet":
+            with open_parquet(path) as file:
+                return list(file.schema_arrow.names)
+        if format in DELIMITERS:
+            with closing(read_lines(path)) as lines:
+                return parse_rows(lines, str(path), format, raise_error)[0]
+    return list(columns.values())
 
 
 def reject_column(name: str, row: Container[str], location: str) -> None:

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -67,7 +67,7 @@ def with_free_columns(records: Iterable[Record], format: OutputFormat, method: M
     added = ["prediction"] if format == "jsonl" else []
     for record in records:
         if format in DELIMITERS and not added:
-            added = _table_columns(record, method)
+            added = _result_columns(record.row, method)
         for name in added:
             reject_column(name, record.row, record.location)
         yield record
@@ -79,6 +79,7 @@ def write_results(
     format: OutputFormat,
     method: Method,
     thresholds: Mapping[str, float] | None = None,
+    columns: Sequence[str] = (),
 ) -> None:
     """Write the results of each record as soon as they are computed.
 
@@ -94,9 +95,10 @@ def write_results(
         method: the main method of the model.
         thresholds: of a multi-label model, the probability above which a text has each label; otherwise
             None.
+        columns: the columns of the input, for the header of a table without rows.
     """
     if format in DELIMITERS:
-        _write_table(answered, file, DELIMITERS[format], method, thresholds)
+        _write_table(answered, file, DELIMITERS[format], method, thresholds, columns)
         return
     for record, results in answered:
         if format == "jsonl":
@@ -120,6 +122,7 @@ def _write_table(
     delimiter: str,
     method: Method,
     thresholds: Mapping[str, float] | None,
+    columns: Sequence[str],
 ) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     added: list[str] = []
@@ -127,7 +130,7 @@ def _write_table(
     left_out: set[str] = set()
     for record, results in answered:
         if not header:
-            added = _table_columns(record, method)
+            added = _result_columns(record.row, method)
             header = [*record.row, *added]
             writer.writerow(header)
         for name in record.row.keys() - left_out.union(header):
@@ -141,15 +144,17 @@ def _write_table(
         if results not in (None, ()):
             row |= dict(zip(added, _best_cells(results, method, thresholds), strict=False))
         writer.writerow([_to_cell(row.get(name, "")) for name in header])
+    if not header:
+        writer.writerow([*columns, *_result_columns(columns, method)])
 
 
-def _table_columns(first: Record, method: Method) -> list[str]:
+def _result_columns(row: Container[str], method: Method) -> list[str]:
     """Return the columns that a table has for the results.
 
-    They depend on its first record.
+    They depend on the columns of its first row.
     """
     main, *others = _COLUMNS[method]
-    return [main, *(f"{main}_{name}" if name in first.row else name for name in others)]
+    return [main, *(f"{main}_{name}" if name in row else name for name in others)]
 
 
 def _best_cells(results: Any, method: Method, thresholds: Mapping[str, float] | None) -> tuple[Any, ...]:
