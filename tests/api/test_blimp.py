@@ -73,7 +73,13 @@ def test_scores_are_shown_in_the_report_of_the_run(corpus):
     corpus_line = f"{corpus}, 27 documents"
     assert corpus_line in before
     assert corpus_line in report
-    Path("run/metrics.jsonl").write_text('{"kind": "train", "step": 2}\n')
+    for damaged in ("[]", '{"step": 2}', '{"step', json.dumps({**scores._asdict(), "step": "2 or so"})):
+        Path("run/blimp.json").write_text(damaged)
+        with pytest.raises(bertie.DataError, match=r"^run/blimp\.json: damaged; delete the file, and run"):
+            bertie.pretrain(out="run", resume=True)
+    Path("run/blimp.json").unlink()
+    bertie.pretrain(out="run", resume=True)
+    Path("run/metrics.jsonl").write_text('{"kind": "train", "step": 2, "tokens": 8, "seconds": 1}\n')
     with pytest.raises(bertie.DataError, match=r"metrics\.jsonl: no row of the kind 'evaluation'; restore"):
         bertie.evaluate_blimp(run.model_directory, "missing", add_to_report=True)
 

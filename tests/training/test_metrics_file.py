@@ -63,9 +63,17 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_row_of_a_needed_kind_is_required(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(ROW[:-1])
-    assert len(read_metrics(tmp_path / "metrics.jsonl", ["train"])) == 1
+    assert len(read_metrics(tmp_path / "metrics.jsonl", {"train": []})) == 1
     with pytest.raises(DataError, match=r"metrics\.jsonl: no row of the kind 'evaluation'; restore the file"):
-        read_metrics(tmp_path / "metrics.jsonl", ["train", "evaluation"])
+        read_metrics(tmp_path / "metrics.jsonl", {"train": [], "evaluation": []})
+
+
+@pytest.mark.parametrize("value", [{}, {"seconds": None}, {"seconds": "1"}])
+def test_number_of_the_last_row_of_a_kind_is_required(tmp_path: Path, value: dict[str, Any]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(ROW + json.dumps({**row(2), **value}).encode() + b'\n{"kind": "warning", "step": 2}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: 'seconds' is missing or not a number"):
+        read_metrics(path, {"train": ["seconds"]})
 
 
 @pytest.mark.parametrize("torn", ["", '{"kind": "tr'])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertie.api.arguments import PathLike
-from bertie.api.pretraining import BLIMP_FILE, write_run_report
+from bertie.api.pretraining import BLIMP_FILE, REPORTED, write_run_report
 from bertie.base.arguments import checked
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import write_json
@@ -100,5 +100,5 @@ def _find_run(model: Path) -> Path:
             f"{model}: not the model of a run, so there is no report to add to; "
             f"pass RUN/model, or omit --add-to-report (add_to_report=False)"
         )
-    read_metrics(run / "metrics.jsonl", ["train", "evaluation"])  # before the sentences are scored
+    read_metrics(run / "metrics.jsonl", REPORTED)  # before the sentences are scored
     return run

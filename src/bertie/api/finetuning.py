@@ -147,7 +147,7 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
             arguments=record_arguments(arguments),
             sources=describe_sources(start, examples),
         )
-    metrics = read_metrics(output / "metrics.jsonl", ["train"])
+    metrics = read_metrics(output / "metrics.jsonl", {"train": ["seconds", "examples"]})
     baselines = majority_baselines(examples.task, examples.training, examples.dev)
     if ranks.is_main:
         _write_results(start, examples, result, metrics, baselines, output, resolved)

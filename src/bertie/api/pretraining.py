@@ -5,6 +5,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pydantic
+
 from bertie.api.arguments import (
     PathLike,
     check_command,
@@ -17,7 +19,6 @@ from bertie.api.arguments import (
 from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, read_settings, resolve
 from bertie.base.storage import as_path
@@ -37,6 +38,21 @@ from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.resuming import check_changes, continues_job, lock_run
 
 BLIMP_FILE = "blimp.json"  # in the directory of a run, written by `evaluate_blimp`
+# The numbers that the report shows, by the kind of row.
+REPORTED = {
+    "train": ["tokens", "seconds"],
+    "evaluation": ["perplexity", "unigram_loss", "unigram_accuracy"],
+}
+
+
+class _RunScores(pydantic.BaseModel):
+    """The contents of a run's blimp.json: `BlimpScores` and the step of the model."""
+
+    step: int
+    accuracy: float
+    pairs: int
+    paradigms: dict[str, float]
+    phenomena: dict[str, float]
 
 
 @checked
@@ -132,10 +148,26 @@ def plan_pretraining(
 def write_run_report(run: Path) -> None:
     """Write RUN/report.html from the files of a pre-training run."""
     settings_text = (run / SETTINGS_FILE).read_text(encoding="utf-8")
-    metrics = read_metrics(run / "metrics.jsonl", ["train", "evaluation"])
+    metrics = read_metrics(run / "metrics.jsonl", REPORTED)
     facts = _describe(recorded_arguments(run)) | run_facts(run, metrics)
-    blimp = read_json_object(run / BLIMP_FILE)
-    write_report(run / "report.html", metrics, settings_text, facts, blimp)
+    write_report(run / "report.html", metrics, settings_text, facts, _read_blimp_scores(run))
+
+
+def _read_blimp_scores(run: Path) -> dict[str, Any] | None:
+    """Return the contents of a run's blimp.json; None if there is no such file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = run / BLIMP_FILE
+    if not file.exists():
+        return None
+    try:
+        return _RunScores.model_validate_json(file.read_bytes()).model_dump()
+    except pydantic.ValidationError:
+        raise DataError(
+            f"{file}: damaged; delete the file, and run bertie evaluate --task blimp --add-to-report again"
+        ) from None
 
 
 def _describe(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -167,7 +167,7 @@ def _write_report(
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     run = result.chosen.runs[0]
-    facts = describe_run(start, examples, run, read_metrics(run / "metrics.jsonl", ["train"]))
+    facts = describe_run(start, examples, run, read_metrics(run / "metrics.jsonl", {"train": ["seconds"]}))
     chosen = settings.model_copy(update={"epochs": result.chosen.epochs})
     facts |= describe_contrastive(len(examples.training), chosen)
     facts |= {"run": str(out), "training time": f"{facts['training time']}, a run of the chosen trial"}

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -13,18 +13,19 @@ from bertie.base.files import add_path_to_errors, fsync
 from bertie.base.progress import spell_duration
 
 
-def read_metrics(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any]]:
+def read_metrics(path: Path, needed: Mapping[str, Sequence[str]] | None = None) -> list[dict[str, Any]]:
     """Read the rows of a metrics.jsonl.
 
     An incomplete last line, which a killed run may leave, is skipped.
 
     Args:
         path: the file.
-        needed: kinds of which there must be a row, such as "train"; a finished run has logged them.
+        needed: kinds of which there must be a row, such as "train", because a finished run has logged
+            them; and by kind, the keys of numbers that its last row must have.
 
     Raises:
-        DataError: the file is missing or a directory, another line is not a row, or there is no row of a
-            needed kind.
+        DataError: the file is missing or a directory, another line is not a row, or a row or a number that
+            is needed is missing.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -42,8 +43,15 @@ def read_metrics(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any
         rows.append(row)
     if last_row is not None:
         rows.append(last_row)
-    if missing := set(needed) - {row["kind"] for row in rows}:
-        raise DataError(f"{path}: no row of the kind {min(missing)!r}; restore the file from a copy")
+    for kind, keys in (needed or {}).items():
+        numbers = [number for number, row in enumerate(rows, start=1) if row["kind"] == kind]
+        if not numbers:
+            raise DataError(f"{path}: no row of the kind {kind!r}; restore the file from a copy")
+        last = rows[numbers[-1] - 1]
+        for key in keys:
+            if not isinstance(last.get(key), int | float):
+                problem = f"{key!r} is missing or not a number"
+                raise DataError(f"{path}, line {numbers[-1]}: {problem}; restore the file from a copy")
     return rows
 
 
