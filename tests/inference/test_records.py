@@ -1,14 +1,17 @@
 """Records of files in every format, and the errors of damaged ones."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import sys
 from itertools import islice
 from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +110,19 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
     assert [(record.location, record.texts) for record in records] == [
         (f"standard input, line {number}", (f"text {number}",)) for number in (1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("compress", "suffix"),
+    [(gzip.compress, "gz"), (bz2.compress, "bz2"), (lzma.compress, "xz"), (zstandard.compress, "zst")],
+)
+@pytest.mark.parametrize("format", ["text", "csv", "jsonl"])
+def test_compressed_standard_input_is_reported(monkeypatch, compress, suffix, format):
+    data = compress(b"text\nfirst\nsecond\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    message = rf"^standard input: \.{suffix} data; decompress it first, or give a file whose name ends in"
+    with pytest.raises(DataError, match=message):
+        list(read_records(None, format, {"text": "text"}))
 
 
 def test_closed_standard_input_is_reported(monkeypatch):

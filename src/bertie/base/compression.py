@@ -81,9 +81,13 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
 
 def _reject_compressed(path: Path, start: bytes) -> None:
     """Raise DataError if a file without the suffix of a compression format starts as a compressed one."""
-    for suffix, pattern in _SIGNATURES.items():
-        if pattern.match(start):
-            raise DataError(f"{path}: {suffix} data; give the file a name that ends in {suffix}")
+    if suffix := compression_suffix(start):
+        raise DataError(f"{path}: {suffix} data; give the file a name that ends in {suffix}")
+
+
+def compression_suffix(start: bytes) -> str | None:
+    """Return the suffix of the compression format of data that start so; None if they are not compressed."""
+    return next((suffix for suffix, pattern in _SIGNATURES.items() if pattern.match(start)), None)
 
 
 class _LimitedLines(io.RawIOBase):

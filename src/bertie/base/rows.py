@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from bertie.base.compression import is_compressed, open_binary
+from bertie.base.compression import compression_suffix, is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import reject_changes
 from bertie.base.memory import MemoryTable, Source
@@ -260,6 +260,9 @@ def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> It
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
         except UnicodeDecodeError as error:
+            if number == 1 and (suffix := compression_suffix(line)):  # standard input, or a URL
+                advice = f"decompress it first, or give a file whose name ends in {suffix}"
+                raise DataError(f"{name}: {suffix} data; {advice}") from None
             raise DataError(
                 f"{name}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
             ) from None
