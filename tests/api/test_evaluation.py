@@ -127,6 +127,15 @@ def test_labels_that_only_the_predictions_have_are_reported(run, capsys):
     assert capsys.readouterr().err == "labels that occur only in own.tsv: god\n"
 
 
+def test_truncated_texts_of_each_part_have_its_name(run, capsys):
+    rows = [{**row, "review": row["review"] * 20} for row in ROWS]
+    for models in (run.model_directory, [run.model_directory] * 2):
+        bertie.evaluate(models, rows, device="cpu")
+        assert capsys.readouterr().err.startswith(
+            "dev: texts longer than 32 tokens, whose ends are ignored: 16"
+        )
+
+
 def test_a_result_in_place_of_its_path_gets_advice(run):
     for value, advice in ((run, "its model_directory"), (run.load(), "its path")):
         with pytest.raises(bertie.DataError, match=rf"^model: expected a path .*, got \w+; pass {advice}$"):

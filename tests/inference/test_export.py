@@ -1,5 +1,6 @@
 """Exported models predict the same as their sources, with and without torch."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -19,6 +20,7 @@ from bertie.inference.export import export, percent_equal
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.onnx import Quantization
 from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.questions import CustomQuestionAnswering
 
 TEXTS = ["the cat sat on a mat .", "rings, cats and mats!", "a cat ." * 40, "Paris", "on " * 9]
 INT8 = Quantization(layers=True, embeddings=True)
@@ -180,6 +182,17 @@ def test_export_measures_accuracy_before_and_after(tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "int8 in the layers and the embeddings, float32 elsewhere" in card
     assert f"| dev.csv | accuracy | 100.00 | {accuracy.after:.2f} |" in card
+
+
+def test_notes_about_a_measured_file_are_printed_once(tmp_path, capsys):
+    source = save_small(tmp_path, "squad-v1")
+    context = "the cat sat on the mat"
+    answers = [{"text": "cat", "answer_start": 0}]  # it is at 4
+    paragraph = {"context": context, "qas": [{"id": "q1", "question": "who", "answers": answers}]}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    task = CustomQuestionAnswering()
+    export(source, tmp_path / "out", Quantization(), task, [tmp_path / "dev.json"])
+    assert capsys.readouterr().err.count("answers that are not at their answer_start") == 1
 
 
 def test_measuring_a_fine_tuned_model_needs_its_task(tmp_path):

@@ -75,7 +75,7 @@ def evaluate(
         scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
         models = load_ensemble(chosen, paths, device, precision, max_seq_length)
-        scored = {name: _predict(models, gold) for name, gold in parts.items()}
+        scored = {name: _predict(models, gold, name) for name, gold in parts.items()}
     return _join_scores(scored)
 
 
@@ -128,11 +128,11 @@ def _join_scores(scored: Mapping[str, _Scored]) -> EvaluationResult:
     return result
 
 
-def _predict(models: Sequence[FineTunedModel], gold: Any) -> _Scored:
+def _predict(models: Sequence[FineTunedModel], gold: Any, part: str) -> _Scored:
     """Predict the examples of one part."""
     task = models[0].task
     examples = task.read(gold, labelled=True)
-    return _Scored(task, examples, predict_ensemble(models, examples))
+    return _Scored(task, examples, predict_ensemble(models, examples, part))
 
 
 def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bool) -> dict[str, Any]:

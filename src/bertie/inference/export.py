@@ -18,7 +18,7 @@ from bertie.model.engines.onnx_engine import ONNX_FILE
 from bertie.model.formats.conversion import is_tensorflow_checkpoint, load_any, lock_model, source_files
 from bertie.model.formats.directory import ModelMetadata, write_metadata
 from bertie.model.formats.onnx import Quantization, save_onnx
-from bertie.tasks.evaluation import ARCHITECTURES, load_for_task
+from bertie.tasks.evaluation import ARCHITECTURES, compute_logits, load_for_task
 from bertie.tasks.task import Task
 
 
@@ -121,14 +121,15 @@ def _compare_embeddings(source: Path, exported: Path, file: Path) -> Measurement
 def _compare_predictions(
     source: Path, exported: Path, task: Task[Any, Any], file: Path
 ) -> Iterator[Measurement]:
-    predictions, scores = [], []
-    for path in (source, exported):
-        loaded = load_for_task(task, path)
-        examples = loaded.task.read(file, labelled=True)
-        predictions.append(loaded.predict(examples))
-        scores.append(loaded.task.score(examples, predictions[-1]))
-    if loaded.task.problem_type != "regression":
-        flat = map(loaded.task.flatten_predictions, predictions)
+    models = [load_for_task(task, path) for path in (source, exported)]
+    first, task = models[0], models[0].task  # both models have the same labels, tokenizer and length
+    examples = task.read(file, labelled=True)
+    inputs = task.encode(examples, first.tokenizer, first.max_seq_length)
+    first.report_truncated(inputs, file.name)
+    predictions = [task.decode(examples, inputs, compute_logits(model.engine, inputs)) for model in models]
+    scores = [task.score(examples, answers) for answers in predictions]
+    if task.problem_type != "regression":
+        flat = map(task.flatten_predictions, predictions)
         yield Measurement(file.name, "agreement with float32, %", None, percent_equal(*flat))
     for name, before in scores[0].items():
         yield Measurement(file.name, name, before, scores[1][name])

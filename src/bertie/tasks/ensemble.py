@@ -59,22 +59,24 @@ def load_ensemble(
     return models
 
 
-def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
+def predict_ensemble(models: Sequence[FineTunedModel], examples: Any, part: str = "data") -> Any:
     """Return the averaged predictions of one or more models for a task's examples.
+
+    `part` is the name of the examples in messages.
 
     Classes, tags, labels and choices have the mean of the models' probabilities; a regression the mean
     of the scores; answers the mean of the probabilities in the n-best lists. Each model's probabilities
     are scaled by its temperature, and the thresholds of a decision are the means of the models'.
     """
     if len(models) == 1:
-        return models[0].predict(examples)
+        return models[0].predict(examples, part)
     task = models[0].task
     if task.head == "spans":
-        return average_answers(examples, [model.predict(examples) for model in models])
+        return average_answers(examples, [model.predict(examples, part) for model in models])
     inputs = [model.task.encode(examples, model.tokenizer, model.max_seq_length) for model in models]
     logits = []
     for model, encoded in zip(models, inputs, strict=True):
-        model.report_truncated(encoded)
+        model.report_truncated(encoded, part)
         columns = [model.task.labels.index(label) for label in task.labels] or slice(None)
         own = compute_logits(model.engine, encoded)[:, columns]
         if isinstance(model.task, TextClassification):

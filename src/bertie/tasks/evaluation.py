@@ -210,7 +210,7 @@ class FineTunedModel(NamedTuple):
         self.report_truncated(inputs, part)
         return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
 
-    def report_truncated(self, inputs: Inputs, part: str = "data") -> None:
+    def report_truncated(self, inputs: Inputs, part: str) -> None:
         """Print how many of the encoded texts are truncated, if there are any."""
         report_truncated(part, self.task, inputs, self.max_seq_length, self.classifier_pooling)
 
