@@ -298,6 +298,14 @@ def test_read_unquoted_keeps_quotation_marks(tmp_path):
     assert list(read_lines(path))[2] == '8\ttwo"\t0'
 
 
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_read_unquoted_asks_for_tabs(tmp_path, separator):
+    path = tmp_path / "a.tsv"
+    path.write_text(f"index{separator}prediction\n0{separator}1\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 1: .* has no tabs; separate the columns by tabs$"):
+        read_unquoted(path, ["index", "prediction"])
+
+
 def test_read_unquoted_skips_malformed_lines_on_request(tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")

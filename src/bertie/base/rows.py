@@ -172,10 +172,12 @@ def read_unquoted(
 
     Raises:
         SettingsError: a column does not exist.
-        DataError: the file is missing, empty or not UTF-8, or a line is malformed.
+        DataError: the file is missing, empty, not UTF-8 or has other separators, or a line is malformed.
     """
     lines = read_held_lines(path)
     names = list(header) or next(lines, "").split("\t")
+    if len(names) == 1 and separator_hint(names):
+        raise DataError(f"{path}, line 1: {names[0]!r} has no tabs; separate the columns by tabs")
     indices = _column_indices(columns, names, str(path))
     numbers: list[int] = []
     values: list[list[str]] = []
