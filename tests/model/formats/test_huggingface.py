@@ -80,7 +80,7 @@ def prefixed_name(name, prefix):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     file_format=st.sampled_from(FILE_FORMATS),
-    prefix=st.sampled_from(["bert.", "", "model.", "model.bert."]),
+    prefix=st.sampled_from(["bert.", "", "model.", "model.bert.", "module.bert."]),
     gamma_beta=st.booleans(),
     buffers=st.booleans(),
     decoder=st.booleans(),

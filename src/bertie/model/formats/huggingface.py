@@ -35,7 +35,8 @@ UNSUPPORTED_FILES = {
 LFS_POINTER = b"version https://git-lfs"
 
 WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
-PREFIXES = ("bert.", "", "model.", "model.bert.")  # of the encoder: under a head, bare, in a wrapper
+# Of the encoder: under a head, bare, or in a wrapper, such as torch's DataParallel (module).
+PREFIXES = ("bert.", "", "model.", "model.bert.", "module.", "module.bert.")
 ENCODER_MODULES = ("embeddings", "encoder", "pooler")
 NORM_PARAMETERS = {"gamma": "weight", "beta": "bias"}  # TensorFlow's names, written until 2019
 BUFFERS = ("position_ids", "token_type_ids")  # written by transformers 2.8 to 4.30

@@ -22,7 +22,9 @@ from bertie.model.formats.huggingface import TIED_WEIGHTS, find_weight_files, me
 from bertie.model.formats.sentence_transformers import find_transformer_folder
 from bertie.model.formats.weights import (
     POOLER_WEIGHT,
+    SUPPORTED_DTYPES,
     build_meta_model,
+    dtype_name,
     named_weights,
     read_metadata_and_weights,
 )
@@ -152,7 +154,7 @@ def _writer_facts(folder: Path) -> dict[str, str]:
 def _dtype_facts(stored: dict[str, Tensor] | None) -> dict[str, list[str]]:
     if stored is None:
         return {}
-    return {"dtype": sorted({str(weight.dtype).removeprefix("torch.") for weight in stored.values()})}
+    return {"dtype": sorted(set(map(dtype_name, stored.values())))}
 
 
 def _head_facts(metadata: ModelMetadata) -> dict[str, Any]:
@@ -210,9 +212,15 @@ def _check_weights(expected: dict[str, Tensor], stored: dict[str, Tensor], path:
         if name in stored and stored[name].shape != weight.shape
     ]
     unexpected = [name for name in stored if name not in expected and name not in TIED_WEIGHTS]
-    not_finite = [name for name, weight in stored.items() if not weight.isfinite().all()]
+    supported = {name: weight for name, weight in stored.items() if weight.dtype in SUPPORTED_DTYPES}
+    quantized = [
+        f"{name} {dtype_name(weight)}"
+        for name, weight in stored.items()
+        if name in expected and name not in supported
+    ]
+    not_finite = [name for name, weight in supported.items() if not weight.isfinite().all()]
     return [
-        _check_no_faults("weights complete", [*missing, *mismatched], f"{len(expected):,}"),
+        _check_no_faults("weights complete", [*missing, *mismatched, *quantized], f"{len(expected):,}"),
         _check_no_faults("no unexpected weights", unexpected),
         _check_tied(stored, path),
         _check_no_faults("weights finite", not_finite),

@@ -49,6 +49,7 @@ PRETRAINING_PARTS = {
 }
 POOLER_WEIGHT = "bert.pooler.dense.weight"
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DECODER_BIAS = "cls.predictions.bias"  # in every model that has a masked-LM decoder
 
 
@@ -318,14 +319,19 @@ def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: P
                 )
 
 
+def dtype_name(weight: Tensor) -> str:
+    """Return the name of a weight's type, such as "float32"."""
+    return str(weight.dtype).removeprefix("torch.")
+
+
 def _check_shapes(weights: Mapping[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
     """Check that stored weights fit a model's `weights`.
 
     Both have Hugging Face's names.
 
     Raises:
-        ModelError: a weight is missing or has another shape, the stored encoder has more weights,
-            or the stored decoder is not tied.
+        ModelError: a weight is missing or has another shape or an unsupported type, the stored encoder
+            has more weights, or the stored decoder is not tied.
     """
     if DECODER_BIAS in weights:
         merge_tied_weights(stored, path)
@@ -335,6 +341,11 @@ def _check_shapes(weights: Mapping[str, Tensor], stored: dict[str, Tensor], path
     for name, weight in weights.items():
         if name not in stored:
             raise ModelError(f"{path}: weight {name} is missing; check that config.json is the right one")
+        if stored[name].dtype not in SUPPORTED_DTYPES:
+            raise ModelError(
+                f"{path}: {name} has the type {dtype_name(stored[name])}, as in a quantized model; use the "
+                f"model in float16, bfloat16, float32 or float64"
+            )
         if stored[name].shape != weight.shape:
             raise ModelError(
                 f"{path}: {name} has shape {tuple(stored[name].shape)}, but config.json makes it "
