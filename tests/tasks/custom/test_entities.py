@@ -27,6 +27,12 @@ def test_entities_become_tags_of_words(tmp_path, entities):
     assert task.input_columns | task.label_columns == {"text": "note", "entities": "label"}
 
 
+def test_white_space_in_the_label_of_an_entity_becomes_a_space(tmp_path):
+    table = {"text": ["Ada"], "entities": [[[0, 3, "a\tfirst\n name"]]]}
+    examples = CustomEntities().read(write(tmp_path / "a.jsonl", table), labelled=True)
+    assert CustomEntities().fitted(examples).labels == ("O", "B-a first name")
+
+
 def test_marks_before_a_word_do_not_belong_to_it(tmp_path):
     table = {"text": ["\u203c\ufe0fAda"], "entities": [[[2, 5, "PER"]]]}
     examples = CustomEntities().read(write(tmp_path / "a.jsonl", table), labelled=True)

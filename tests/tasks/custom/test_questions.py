@@ -115,6 +115,10 @@ def test_a_row_may_have_several_answers_as_texts_and_its_own_id(tmp_path):
     questions = CustomQuestionAnswering().read(tmp_path / "a.jsonl", labelled=True)
     assert questions.ids == ["7", "2"]
     assert questions.answers == [[("Ada", 7), ("It was Ada", 0), ("Eve", -1)], [("Ada", 7)]]
+    (tmp_path / "a.csv").write_text(
+        "id,question,context,answers\n,Who?,It was Ada.,Ada\n,Who?,It was Ada.,\n"
+    )
+    assert CustomQuestionAnswering().read(tmp_path / "a.csv", labelled=True).ids == ["2", "3"]
 
 
 def test_questions_with_answers_are_fitted_as_squad_v1(tmp_path):

@@ -12,6 +12,7 @@ from bertie.base.rows import Rows
 from bertie.base.schemas import shorten
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tables import CustomFiles, check_text
+from bertie.tasks.label_types import label_name
 from bertie.tasks.ner import Tagging
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -123,7 +124,7 @@ def _parse_entity(value: Any, location: str) -> tuple[int, int, str]:
             | {"start_offset": int(start), "end_offset": int(end), "label": str(label)}  # doccano
             | {"start": int(start), "end": int(end), "labels": [str(label)]}  # Label Studio
         ) if label.strip():
-            return start, end, label.strip()
+            return start, end, label_name(label)
     raise DataError(
         f'{location}: {shorten(value)} is not an entity; write it as [0, 3, "PER"] or '
         f'{{"start": 0, "end": 3, "label": "PER"}}'

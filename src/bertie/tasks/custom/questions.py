@@ -89,7 +89,8 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
                         f"{rows.location(i)}: the answer {text!r} is not {place}; correct or delete the row"
                     )
             identifier = rows.columns[self.identifier][i]
-            name = str(rows.numbers[i] if is_missing(identifier) else identifier)
+            is_unnamed = is_missing(identifier) or identifier == ""  # an empty cell of a csv file
+            name = str(rows.numbers[i] if is_unnamed else identifier)
             if name in ids:
                 raise DataError(
                     f"{rows.location(i)}: a second question has the id {name!r}; rename one, since "
