@@ -306,6 +306,9 @@ def test_null_odds_of_a_file_use_the_official_threshold(write):
     assert V2.score(examples, replace(read, null_odds=None))["exact"] == 50
     with pytest.raises(SettingsError, match="null scores are for tasks whose questions may have no answer"):
         V1.with_null_odds(examples, read, odds)
+    odds = write({"q1": 1.0, "q2": float("nan")}, "null_odds.json")
+    with pytest.raises(DataError, match=r"null_odds\.json, question q2: nan is not a finite number; use"):
+        V2.with_null_odds(examples, read, odds)
 
 
 def metadata(null_threshold, problem_type="single_label_classification"):

@@ -1,6 +1,7 @@
 """Question answering by spans of a context (Figure 4 c): SQuAD v1.1 and v2.0."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -254,6 +255,12 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         if not self.allow_no_answer:
             return super().with_null_odds(examples, predictions, path)
         odds = _read_by_id(path, (int, float), "a number")
+        for name, value in odds.items():
+            if not math.isfinite(value):
+                raise DataError(
+                    f"{path}, question {name}: {value} is not a finite number; use the predictions of a "
+                    f"model whose training has not diverged"
+                )
         missing = [name for name in examples.ids if name not in odds]
         if missing:
             raise DataError(f"{path}: no null odds for question {missing[0]}; use the file of the same run")
