@@ -57,6 +57,15 @@ def test_too_few_examples_are_refused():
         draw_dev_examples(*labelled(list("abab")), 0.1, "train.csv")
 
 
+def test_questions_on_a_single_context_need_a_dev_file():
+    examples = Questions(["1", "2"], ["Who?", "Where?"], ["Ada slept."], np.zeros(2, np.int64), [[], []])
+    message = (
+        r"squad.json: too few examples for a dev set of 0.5: 2, which share 1 context or document; give a dev"
+    )
+    with pytest.raises(DataError, match=message):
+        draw_dev_examples(SQUAD_TASKS[1], examples, 0.5, "squad.json")
+
+
 def test_documents_are_not_divided():
     bounds = np.arange(0, 41, 4)
     examples = TaggedSentences([[f"w{i}"] for i in range(40)], [["O"]] * 39 + [["B-X"]], bounds)

@@ -6,6 +6,7 @@ import numpy as np
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.random import permutation
+from bertie.base.texts import count_noun
 from bertie.tasks.task import Task
 
 MAX_FRACTION = 0.5  # a class of two examples keeps one of them for training
@@ -50,9 +51,10 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
     counts = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
     drawn = groups[order[np.diff(counts) > 0]]
     if not len(drawn) or len(drawn) == len(groups):
-        raise DataError(
-            f"{source}: too few examples for a dev set of {fraction:g}: {len(groups)}; give a larger "
-            f"fraction or a dev file"
-        )
+        found = str(len(groups))
+        if len(groups) < len(every_group):
+            found = f"{len(every_group):,}, which share {count_noun(len(groups), 'context or document')}"
+        advice = "give a larger fraction or a dev file" if len(groups) > 1 else "give a dev file"
+        raise DataError(f"{source}: too few examples for a dev set of {fraction:g}: {found}; {advice}")
     indices: list[int] = np.flatnonzero(np.isin(every_group, drawn)).tolist()
     return indices
