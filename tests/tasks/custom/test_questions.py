@@ -12,6 +12,8 @@ from bertie.base.memory import as_source
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import read_questions
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
 def question_table(questions, as_lists):
@@ -45,6 +47,23 @@ def test_a_table_gives_the_same_questions_as_squads_json(tmp_path, shared_data, 
     assert CustomQuestionAnswering().fitted(questions).null_threshold == 0
     assert CustomQuestionAnswering().read(tmp_path / f"a{suffix}", labelled=False).answers is None
     assert CustomQuestionAnswering().read(source, labelled=True).ids == expected.ids
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_question_without_room_is_an_error_with_its_file(tmp_path, suffix):
+    tokenizer, task = Tokenizer(Vocabulary([*SPECIAL_TOKENS, "a", "b"])), CustomQuestionAnswering()
+    answers = [{"text": "a", "answer_start": 0}]
+    texts = [{"id": "q1", "question": "b"}, {"id": "q2", "question": "a b a b a b"}]
+    if suffix == ".jsonl":
+        table = [{**text, "context": "a b", "answers": answers} for text in texts]
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    else:
+        paragraph = {"context": "a b", "qas": [{**text, "answers": answers} for text in texts]}
+        (tmp_path / "a.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    questions = task.read(tmp_path / f"a{suffix}", labelled=True)
+    message = rf"a\{suffix}, question q2: the question 'a b a b a b', with 6 tokens .* in max_seq_length=8"
+    with pytest.raises(DataError, match=message):
+        task.encode(task.select(questions, [1]), tokenizer, 8)
 
 
 ONE_QUESTION = {

@@ -110,6 +110,7 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
             list(index_of),
             np.array([index_of[context] for context in contexts], dtype=np.int64),
             answers,
+            str(path),
         )
 
     def fitted(self, examples: Questions) -> Self:

@@ -32,6 +32,7 @@ class Questions:
     context_indices  int64 (n,), the context of each question
     answers          the gold answers of each question, empty where the context does not answer it;
                      None where unknown
+    source           the file or table, for error messages; empty for texts of a caller
     """
 
     ids: Sequence[str]
@@ -39,6 +40,7 @@ class Questions:
     contexts: Sequence[str]
     context_indices: Int64s
     answers: Sequence[Sequence[tuple[str, int]]] | None = None
+    source: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -123,9 +125,8 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
         raise DataError(
             f"{path}: two questions have the id {ids[i]}; rename one, since predictions are matched by id"
         )
-    questions = Questions(
-        ids, texts, contexts, np.array(context_indices, dtype=np.int64), answers if labelled else None
-    )
+    indices = np.array(context_indices, dtype=np.int64)
+    questions = Questions(ids, texts, contexts, indices, answers if labelled else None, str(path))
     if labelled and questions.is_misplaced.any():
         first = ids[int(questions.is_misplaced.argmax())]
         print(

@@ -14,6 +14,7 @@ from bertie.base.arrays import Float32s, Float64s
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.memory import Source
+from bertie.base.texts import TextError
 from bertie.model.formats.directory import LongTexts, ModelMetadata
 from bertie.tasks.error_analysis import (
     MAX_MISTAKES,
@@ -113,8 +114,19 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         return replace(task, null_threshold=metadata.null_threshold)
 
     def encode(self, examples: Questions, tokenizer: Tokenizer, max_seq_length: int) -> ContextWindows:
-        """Encode each question with windows of its context; see `encode_windows`."""
-        return encode_windows(examples, tokenizer, max_seq_length, self.doc_stride, self.max_query_length)
+        """Encode each question with windows of its context; see `encode_windows`.
+
+        Raises:
+            DataError: a question leaves no room for its context; a TextError if it is of a caller.
+        """
+        lengths = max_seq_length, self.doc_stride, self.max_query_length
+        try:
+            return encode_windows(examples, tokenizer, *lengths)
+        except TextError as error:
+            if not examples.source:
+                raise
+            question = f"{examples.source}, question {examples.ids[error.index]}"
+            raise DataError(f"{question}: {error.reason}") from None
 
     def decode(self, examples: Questions, inputs: Inputs, logits: Float32s) -> SpanPredictions:
         """Return the best span of each question; see `decode_spans`."""
@@ -202,6 +214,7 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
             [examples.contexts[i] for i in used],
             context_indices,
             None if examples.answers is None else [examples.answers[i] for i in indices],
+            examples.source,
         )
 
     def groups(self, examples: Questions) -> Sequence[int]:
