@@ -541,6 +541,15 @@ def test_help_of_every_command_is_a_sentence():
         assert command.callback.__doc__.strip().endswith(".")
 
 
+def test_help_names_no_types_of_python(capsys):
+    for command in app.registered_commands:
+        out = run(capsys, command.callback.__name__, "--help")[1]
+        assert all("|" in values for values in re.findall(r"<.*?>", out)), out  # only choices
+    out = run(capsys, "predict", "--help")[1]
+    assert re.search(r"^  DIR  A model directory", out, re.MULTILINE)
+    assert re.search(r"^  --text TEXT .*--top-k NUMBER ", out, re.MULTILINE | re.DOTALL)
+
+
 def test_summaries_of_commands_fit_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, _, summaries = run(capsys, "--help")[1].partition("Commands:\n")

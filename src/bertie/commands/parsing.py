@@ -1,5 +1,6 @@
 """Parse the arguments of commands, with advice on wrong ones."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +12,17 @@ from typer.exceptions import TyperException
 if TYPE_CHECKING:
     from bertie.base.settings import Settings
     from bertie.recipes import RecipeKind
+
+
+# Words for the types of options' values, as typer calls them.
+_TYPES = {
+    "str": "TEXT",
+    "list[str]": "TEXT",
+    "int": "NUMBER",
+    "int range": "NUMBER",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+}
 
 
 class Command(TyperCommand):
@@ -27,6 +39,17 @@ class Command(TyperCommand):
         "export": "--onnx",
         "reproduce": "--model",
     }
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options without names of Python's types, which recent typer shows."""
+        for kind, title in (("argument", "Arguments"), ("option", "Options")):
+            parameters = [
+                parameter for parameter in self.get_params(ctx) if parameter.param_type_name == kind
+            ]
+            records = [record for parameter in parameters if (record := parameter.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(_without_types(name, kind), help) for name, help in records])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; exit with status 2 if an argument is left over."""
@@ -95,6 +118,18 @@ class CommandWithRecipes(Command):
         for kind in self.kinds[str(self.name)]:
             with formatter.section(f"{kind}s".capitalize()):
                 formatter.write_dl([(recipe.name, recipe.description) for recipe in list_recipes(kind)])
+
+
+def _without_types(name: str, kind: str) -> str:
+    """Return the name of an argument or option with a word for the type of its values.
+
+    Example:
+        >>> _without_types("DIR <Path>", "argument"), _without_types("--top-k <int range>", "option")
+        ('DIR', '--top-k NUMBER')
+    """
+    if kind == "argument":
+        return re.sub(r" <[^<>]*>$", "", name)
+    return re.sub(r"<([\w\[\] ]+)>$", lambda match: _TYPES.get(match[1], match[0]), name)
 
 
 def _settings_section(command: str) -> "type[Settings] | None":
