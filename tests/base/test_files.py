@@ -19,6 +19,7 @@ from bertie.base.files import (
     atomic_directory,
     atomic_file,
     copy_directory,
+    exists,
     read_json,
     remove_directory,
     remove_temporary_names,
@@ -369,3 +370,13 @@ def test_removed_directory_never_has_its_name_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", check)
     remove_directory(tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
+
+
+def test_existence_that_the_system_cannot_tell_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    assert exists(tmp_path / "file")
+    for name in ("missing", "file/below", "loop", "null\0"):
+        assert not exists(tmp_path / name)
+    with pytest.raises(OSError, match="File name too long"):
+        exists(tmp_path / ("n" * 300))

@@ -77,8 +77,9 @@ def test_second_signal_aborts_pending_requests(model, monkeypatch):
         serving(".", *options) as (process, port),
         half_a_request(port, b"{}", authorized) as connection,
     ):
-        with pytest.raises(HTTPError, match="401"):
+        with pytest.raises(HTTPError, match="401") as unauthorized:
             urlopen(f"http://127.0.0.1:{port}/bert/info")
+        unauthorized.value.close()
         with urlopen(Request(f"http://127.0.0.1:{port}/bert/info", headers=authorized)) as response:
             info = json.load(response)
         limits = {"max_texts": 2, "max_body": 500, "max_waiting": 9, "max_connections": 99}

@@ -55,6 +55,25 @@ def local_path(path: str | Path, name: str = "path") -> Path:
     return Path(os.path.expanduser(path)) if isinstance(path, str) else path
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists, and report an error if the system cannot tell.
+
+    `Path.exists` hides such errors since Python 3.14.
+
+    Raises:
+        OSError: a folder may not be searched, or the path is too long.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+    return True
+
+
 def suggest_download(path: Path) -> str:
     """Return advice on downloading a model if the missing `path` looks like a name on the Hub."""
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
+from bertie.base.files import exists
 from bertie.base.rows import format_suffix
 from bertie.base.storage import RemotePath, as_path
 from bertie.corpus.documents import (
@@ -91,7 +92,7 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
 def _find_matches(path: Path) -> list[Path]:
     """Return the path if it exists, otherwise the paths that match it as a pattern."""
     try:
-        return [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
+        return [path] if exists(path) else [Path(match) for match in glob.glob(str(path), recursive=True)]
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise

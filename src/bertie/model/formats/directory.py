@@ -15,7 +15,7 @@ import pydantic
 
 from bertie.base.checksums import verify
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json_object, suggest_download, write_json, write_text
+from bertie.base.files import exists, read_json_object, suggest_download, write_json, write_text
 from bertie.base.settings import Settings
 from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
 from bertie.model.formats.config import BERTIE_MODEL_TYPE, read_config, read_section
@@ -392,7 +392,7 @@ def check_vocabulary_size(vocabulary_size: int, config: BertConfig, location: st
 
 def _require_model_folder(path: Path) -> Path:
     """Return the folder with a model's config, or raise ModelError if there is none."""
-    if not path.exists():
+    if not exists(path):
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             url = str(path).replace(":/", "://", 1)
             raise ModelError(f"{url}: models are loaded from local directories; download this one first")
