@@ -361,7 +361,8 @@ def _select_types(schema: Any, columns: Iterable[str]) -> Any:
             return pyarrow.dictionary(dtype.index_type, without_views(dtype.value_type))
         return pyarrow.large_string() if dtype == pyarrow.string_view() else dtype
 
-    return pyarrow.schema([(column, without_views(schema.field(column).type)) for column in columns])
+    fields = map(schema.field, columns)
+    return pyarrow.schema([field.with_type(without_views(field.type)) for field in fields])
 
 
 def _check_text_columns(path: Path, columns: Mapping[str, str], schema: Any) -> None:
