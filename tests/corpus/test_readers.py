@@ -17,7 +17,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, SettingsError
@@ -73,6 +73,7 @@ WRITERS: dict[Format, Callable[[list[list[str]], int], str]] = {
 def test_every_document_is_in_exactly_one_range(
     tmp_path: Path, format: Format, documents: list[list[str]], blanks: int, cuts: list[int]
 ) -> None:
+    assume(documents or format != "wikipedia")  # a dump without pages is an error
     path = tmp_path / "file"
     data = WRITERS[format](documents, blanks).encode()
     path.write_bytes(data)
@@ -214,6 +215,7 @@ PARAGRAPHS = (
         ("a.jsonl", '  {"id": 1, "text": "A"}\n', "jsonl"),
         ("a.txt", '{"text": "A"}\n', "jsonl"),
         ("a.txt", '{ "text": "A"}\n', "jsonl"),
+        ("a.xml", f"<?xml version='1.0'?>\n<!-- {'long' * 500} -->\n<mediawiki>", "wikipedia"),
         ("a.json", '{\n  "text": "A"\n}\n', "jsonl"),  # whose first line is then an error
         ("a.csv", "text\nOne.\n", "csv"),
         ("a.tsv", "text\nOne.\n", "tsv"),
@@ -269,6 +271,8 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
         ),
         ("a.html", b"\n<!DOCTYPE html>\n<title>A</title>\n<p>Text.\n", "a.html: an HTML page, whose tags"),
         ("a.htm", b'<?xml version="1.0"?>\n<html lang="en">\n', "a.htm: an HTML page, whose tags"),
+        ("a.xml", b'<?xml version="1.0"?>\n<TEI><text>A</text></TEI>\n', "a.xml: an XML file, whose tags"),
+        ("dump", b"<mediawiki>\n</mediawiki>\n", "dump: no <page> in this file; leave --format"),
         ("a.txt", b"good\nb\xe4d\n", "a.txt, line 2: not UTF-8"),
         ("a.txt", b"One is.\nTwo is.\n\nThree is.\nFo\xffr is.\n", "a.txt, line 5: not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl, line 2: not valid JSON"),
@@ -307,6 +311,15 @@ def test_error_names_the_file_the_line_and_the_problem(
     with pytest.raises(DataError, match=message) as error:
         list(read_documents(tmp_path / name))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("format", ["wikiextractor", "wikipedia"])
+def test_text_in_another_format_than_the_given_one_is_not_lost(tmp_path: Path, format: Format) -> None:
+    (tmp_path / "a.txt").write_text("One.\n" * 9)
+    for start, message_count in ((0, 1), (10, 0)):
+        errors = InputErrors("skip")
+        assert list(read_documents(tmp_path / "a.txt", format, start, errors=errors)) == []
+        assert errors.counts["malformed_documents"] == message_count
 
 
 GOOD_LINE = b'{"text": "Good."}\n'

@@ -52,7 +52,7 @@ def detect_format(path: Path) -> Format:
     """Detect the format of a file from its name and its first 64 kB.
 
     Raises:
-        DataError: the file is missing, empty, binary, damaged, a single JSON array, or an HTML page.
+        DataError: the file is missing, empty, binary, damaged, a single JSON array, or HTML or other XML.
     """
     if format := TABLE_FORMATS.get(path.suffix.lower()):
         return format
@@ -62,7 +62,7 @@ def detect_format(path: Path) -> Format:
     start = head.lstrip()[:1000]
     if start.startswith(b"<doc "):
         return "wikiextractor"
-    if start.startswith(b"<mediawiki") or (start.startswith(b"<?xml") and b"<mediawiki" in start):
+    if start.startswith(b"<mediawiki") or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return "wikipedia"
     if _JSON_OBJECT.match(start):
         return "jsonl"
@@ -70,9 +70,9 @@ def detect_format(path: Path) -> Format:
         values = "'.[]'" if _JSON_ARRAY.match(start) else "'{text: .[]}'"
         message = f"{path}: a single JSON array; write one object per line (jq --compact-output {values})"
         raise InputError(message, "malformed_documents")
-    if _HTML.match(start):
-        message = f"{path}: an HTML page, whose tags would become words; convert it to plain text"
-        raise InputError(message, "binary_files")
+    if (is_html := _HTML.match(start)) or start.startswith(b"<?xml"):
+        problem = f"{'an HTML page' if is_html else 'an XML file'}, whose tags would become words"
+        raise InputError(f"{path}: {problem}; convert it to plain text", "binary_files")
     return _detect_line_layout(head.decode("utf-8", errors="ignore"))
 
 

@@ -364,7 +364,7 @@ def _read_elements(
     divides a line of the file into several.
     """
     tag = f"<{opening.decode().strip('< >')}>"
-    first_index, element = 0, list[bytes]()
+    first_index, element = -1, list[bytes]()
     in_range = source.start == 0  # before its first element, a range may begin with the end of another
     with open_binary(source.path) as file:
         lines = ((index, offset, part) for index, offset, line in source.lines(file) for part in split(line))
@@ -388,6 +388,9 @@ def _read_elements(
     if element:
         problem = f"{tag} is not closed, so the file is cut off; copy or download it again"
         source.errors.handle(source.malformed(first_index, problem))
+    elif first_index < 0 and source.start == 0:
+        problem = f"no {tag} in this file; leave --format (format=…) out, or remove the file from the inputs"
+        source.errors.handle(InputError(f"{source.path}: {problem}", "malformed_documents"))
 
 
 _READERS: dict[Format, Callable[[Source], Iterator[Document]]] = {
