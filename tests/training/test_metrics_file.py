@@ -1,6 +1,7 @@
 """metrics.jsonl is readable after a crash, and can be cut to an earlier size."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,20 @@ def test_number_of_the_last_row_of_a_kind_is_required(tmp_path: Path, value: dic
     path.write_bytes(ROW + json.dumps({**row(2), **value}).encode() + b'\n{"kind": "warning", "step": 2}\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: 'seconds' is missing or not a number"):
         read_metrics(path, {"train": ["seconds"]})
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path) as metrics:
+        metrics.append({**row(1), "loss": math.nan, "perplexity": math.inf, "unigram_loss": 6.5})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+        **row(1),
+        "loss": None,
+        "perplexity": None,
+        "unigram_loss": 6.5,
+    }
+    (read,) = read_metrics(path)
+    assert [math.isnan(read[name]) for name in ("loss", "perplexity", "unigram_loss")] == [True, True, False]
 
 
 @pytest.mark.parametrize("torn", ["", '{"kind": "tr'])

@@ -1,6 +1,11 @@
-"""Read and write metrics.jsonl, the log of a run: one JSON object per line."""
+"""Read and write metrics.jsonl, the log of a run: one JSON object per line.
+
+JSON has no NaN and no infinity. A value that is not finite, such as the loss of a run that has diverged, is
+null in the file.
+"""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +21,7 @@ from bertie.base.progress import spell_duration
 def read_metrics(path: Path, needed: Mapping[str, Sequence[str]] | None = None) -> list[dict[str, Any]]:
     """Read the rows of a metrics.jsonl.
 
-    An incomplete last line, which a killed run may leave, is skipped.
+    An incomplete last line, which a killed run may leave, is skipped. A value that is null becomes NaN.
 
     Args:
         path: the file.
@@ -60,7 +65,13 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):  # not JSON, or not even UTF-8
         return None
-    return row if isinstance(row, dict) and _is_row(row) else None
+    if not isinstance(row, dict) or not _is_row(row):
+        return None
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_row(row: Mapping[str, Any]) -> bool:
@@ -83,8 +94,9 @@ class MetricsFile:
 
     def append(self, row: dict[str, Any]) -> None:
         """Append a row and flush it to the operating system."""
+        finite = {key: _finite_or_none(value) for key, value in row.items()}
         with add_path_to_errors(self.path):
-            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.write(json.dumps(finite).encode() + b"\n")
             self._file.flush()
 
     def sync(self) -> int:
