@@ -422,7 +422,7 @@ BAD = {
     "missing tokenizer": (["prepare", "text", "--tokenizer", "nowhere", "--out", "new"], "nowhere"),
     "vocabulary of another model": (
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "model.vocab_size=50"],
-        "the model has embeddings for 50",
+        "the model has embeddings for 50; set model.vocab_size to",
     ),
     "text without a tokenizer": (
         ["tokenize", "A text. " * 40],

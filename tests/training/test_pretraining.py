@@ -467,7 +467,7 @@ def test_resume_without_a_run_is_refused(corpus_path, tmp_path, tiny_settings):
 
 
 def test_vocabulary_larger_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
-    with pytest.raises(BertieError, match="but the model has embeddings for 100"):
+    with pytest.raises(BertieError, match=r"for 100; set model\.vocab_size to \d+ or more, or leave it out$"):
         pretrain(tiny_settings(model={"vocab_size": 100}), corpus_path, tmp_path / "run")
 
 

@@ -73,7 +73,8 @@ class PretrainingSetup:
         tokenizer = Tokenizer.load(corpus.tokenizer_directory)
         new_entries = {} if init is None else find_new_entries(init, tokenizer)
         if "vocab_size" in settings.model.model_fields_set:
-            tokenizer = trim_tokenizer(tokenizer, settings.model, "model.vocab_size")
+            remedy = f"set model.vocab_size to {len(tokenizer.vocabulary)} or more, or leave it out"
+            tokenizer = trim_tokenizer(tokenizer, settings.model, "model.vocab_size", remedy)
         settings = _complete_settings(settings, corpus, tokenizer)
         if init is not None:
             check_network(init, settings.model, may_grow=bool(new_entries))

@@ -355,14 +355,20 @@ def has_architecture(folder: Path) -> bool:
     return bool(read_json_object(find_config_file(folder)).get("architectures"))
 
 
-def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> Tokenizer:
+USE_ITS_TOKENIZER = "use the tokenizer that the model was trained with"
+
+
+def trim_tokenizer(
+    tokenizer: Tokenizer, config: BertConfig, location: str, remedy: str = USE_ITS_TOKENIZER
+) -> Tokenizer:
     """Drop vocabulary entries that have no embedding and that no text can produce.
 
     For example, the vocabularies of some lower-casing models end in upper-case letters without
     embeddings.
 
     Raises:
-        ModelError: a text can produce one of these entries. The message begins with `location`.
+        ModelError: a text can produce one of these entries. The message begins with `location` and ends
+            with `remedy`.
     """
     tokens = tokenizer.vocabulary.tokens
     surplus = [token.removeprefix(CONTINUATION_PREFIX) for token in tokens[config.vocab_size :]]
@@ -373,20 +379,22 @@ def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> T
     words = {"".join(map(chr, codes[start:stop])) for start, stop in pairwise(bounds.tolist())}
     words |= {*tokenizer.never_split, *(token.content for token in tokenizer.added_tokens)}
     if words & {*surplus}:
-        check_vocabulary_size(len(tokens), config, location)
+        check_vocabulary_size(len(tokens), config, location, remedy)
     return tokenizer.replace(Vocabulary(tokens[: config.vocab_size], location))
 
 
-def check_vocabulary_size(vocabulary_size: int, config: BertConfig, location: str) -> None:
+def check_vocabulary_size(
+    vocabulary_size: int, config: BertConfig, location: str, remedy: str = USE_ITS_TOKENIZER
+) -> None:
     """Check that the model has an embedding for each entry of the vocabulary.
 
     Raises:
-        ModelError: it has fewer. The message begins with `location`.
+        ModelError: it has fewer. The message begins with `location` and ends with `remedy`.
     """
     if vocabulary_size > config.vocab_size:
         raise ModelError(
             f"{location}: the tokenizer has {vocabulary_size:,} entries, but the model has embeddings for "
-            f"{config.vocab_size:,}; use the tokenizer that the model was trained with"
+            f"{config.vocab_size:,}; {remedy}"
         )
 
 
