@@ -138,6 +138,10 @@ BAD = {
         ["--weights", "1"],
         "weighted sum of layers; pass --combine sum (combine='sum') or omit",
     ),
+    "empty weights": (
+        ["--layers", "0,1", "--combine", "sum", "--weights", ""],
+        "--weights : give numbers separated by commas",
+    ),
     "two columns": (
         ["--column", "text=a", "--column", "text=b"],
         "--column text=b: text has the column 'a' already; omit one",

@@ -109,7 +109,7 @@ def features(
     from bertie.model.engines.loading import load_engine
 
     check_suffix(output, SUFFIXES)
-    numbers = _parse_numbers("--weights", weights, float) if weights else None
+    numbers = None if weights is None else _parse_numbers("--weights", weights, float)
     selection = LayerSelection(_parse_numbers("--layers", layers, int), combine, numbers)
     file, read = find_input(input, format)
     reject_conll_on_workers(read, scheduler)
