@@ -567,17 +567,65 @@ def test_a_shared_pretraining_counts_once(folder):
         ((LAST_LINE, f'{LAST_LINE}[folders]\nsst-3 = "x"\n'), "no task 'sst-3'"),
         ((LAST_LINE, f"{LAST_LINE}[tasks.features]\nhiden_size = 2\n"), "did you mean 'hidden_size'"),
         (('["squad-v1"]', '["squad"]'), "no task 'squad'"),
-        (("held_out = 0.2", "held_out = 0.0"), "the corpus has no held-out documents"),
+        (("held_out = 0.2", "held_out = 2"), "held_out = 2: expected a number less than 1"),
+        (("warmup_steps", "warmup_stepz"), "row 'both ways', scale 'toy': unknown setting 'warmup_stepz'"),
     ],
 )
-def test_invalid_scales_fail_before_any_cell(folder, capsys, change, message):
+def test_invalid_scales_fail_before_anything_is_written(folder, capsys, change, message):
     (folder / "scale.toml").write_text(SCALE.replace(*change))
     try:
         assert reproduce(folder, out="invalid") == 2
     finally:
         (folder / "scale.toml").write_text(SCALE)
     assert message in capsys.readouterr().err
+    assert not (folder / "invalid").exists()
+
+
+def test_missing_files_fail_before_anything_is_written(folder, capsys):
+    (folder / "blimp").rename(folder / "moved")
+    try:
+        assert reproduce(folder, out="missing") == 2
+    finally:
+        (folder / "moved").rename(folder / "blimp")
+    assert "blimp: no such folder" in capsys.readouterr().err
+    assert not (folder / "missing").exists()
+
+
+def test_a_corpus_without_held_out_documents_fails_before_any_cell(folder, capsys):
+    (folder / "scale.toml").write_text(SCALE.replace("held_out = 0.2", "held_out = 0.0"))
+    try:
+        assert reproduce(folder, out="invalid") == 2
+    finally:
+        (folder / "scale.toml").write_text(SCALE)
+    assert "the corpus has no held-out documents" in capsys.readouterr().err
     assert not (folder / "invalid" / "cells").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", b""),
+        ("result.json", b"[1]"),
+        ("result.json", b'{"blimp/accuracy": "high"}'),
+        ("examples.npz", b""),
+        ("examples.npz", b"PK"),
+    ],
+    ids=str,
+)
+def test_a_damaged_file_of_a_cell_is_one_line(folder, capsys, name, content):
+    shutil.copytree(folder / "out", folder / "damaged")
+    file = folder / "damaged" / "cells" / "toy" / "both-ways" / "seed-0" / name
+    original = (file.parent / "result.json").read_bytes()
+    file.write_bytes(content)
+    try:
+        assert reproduce(folder, out="damaged") == 2
+        assert f"{file}: damaged; delete it" in capsys.readouterr().err.splitlines()[-1]
+        for path in {file, file.with_name("result.json")}:  # as the error advises
+            path.unlink()
+        assert reproduce(folder, out="damaged") == 0
+        assert (file.parent / "result.json").read_bytes() == original
+    finally:
+        shutil.rmtree(folder / "damaged")
 
 
 def test_claims_rows_and_seeds_may_change(folder, monkeypatch):

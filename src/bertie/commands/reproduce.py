@@ -138,9 +138,11 @@ def _run(
     name = Path(table).stem
     folders = {source: data / sizes.folders.get(source, source) for source in ("ner", BLIMP)}
     with exit_when_stopped(lambda: resumed_by_same_command(out)):
-        prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
+        prepared = corpus if corpus is not None else _corpus_directory(text, out, sizes, rows.cased)
         sources = Sources(sizes, prepared, tasks, folders)
-        runner = Runner(name, rows, sizes, prepared, sources, out, device)
+        runner = Runner(name, rows, sizes, sources, out, device)
+        if corpus is None:
+            _prepare(text, prepared, out, sizes, rows.cased, workers)
         notes = [UNCASED_NOTE] if rows.cased and sources.tokenizer.lowercase else []
         for note in notes:
             print(f"warning: {prepared}: {note}", file=sys.stderr)
@@ -175,18 +177,25 @@ def _read_task(name: str, data: Path, scale: "Scale") -> "TaskExamples":
     return TaskExamples(task, training, dev, digest(*hashes))
 
 
-def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: int | None) -> Path:
-    """Return the corpus of these texts in `out`; prepare it if it does not exist."""
-    import bertie
+def _corpus_directory(text: list[Path], out: Path, scale: "Scale", cased: bool) -> Path:
+    """Return the directory of the corpus of these texts in `out`."""
     from bertie.base.files import sha256
-    from bertie.base.locks import lock_file, remove_stale_locks
-    from bertie.corpus.preparation_plan import remove_leftovers
     from bertie.corpus.readers import list_inputs
     from bertie.reproduction.cells import digest
 
     inputs = [sha256(file) for file in list_inputs(text)]
-    name = digest(*inputs, str(scale.vocabulary_size), str(scale.held_out), str(cased))
-    tokenizer, corpus = out / "tokenizer" / name, out / "corpus" / name
+    return out / "corpus" / digest(*inputs, str(scale.vocabulary_size), str(scale.held_out), str(cased))
+
+
+def _prepare(
+    text: list[Path], corpus: Path, out: Path, scale: "Scale", cased: bool, workers: int | None
+) -> None:
+    """Prepare the corpus of these texts, unless it exists."""
+    import bertie
+    from bertie.base.locks import lock_file, remove_stale_locks
+    from bertie.corpus.preparation_plan import remove_leftovers
+
+    tokenizer = out / "tokenizer" / corpus.name
     with lock_file(corpus, wait=True):
         if not tokenizer.exists():
             size = scale.vocabulary_size
@@ -198,4 +207,3 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
             bertie.prepare(text, tokenizer=tokenizer, out=corpus, held_out=held_out, workers=workers)
     for path in (tokenizer, corpus):
         remove_stale_locks(path)
-    return corpus

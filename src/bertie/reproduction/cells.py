@@ -21,6 +21,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, Self, TypeVar
 
+import pydantic
+
+from bertie.base.errors import DataError
 from bertie.base.files import read_json
 from bertie.base.settings import Settings, Tree
 from bertie.corpus.examples import ExampleSettings
@@ -198,8 +201,16 @@ def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
 
 
 def read_outcomes(path: Path) -> Outcomes:
-    """Read the outcomes in a result.json, under current names of the sources."""
-    return {with_current_source(name): value for name, value in read_json(path).items()}
+    """Read the outcomes in a result.json, under current names of the sources.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    try:
+        outcomes = pydantic.TypeAdapter(Outcomes).validate_python(read_json(path))
+    except (DataError, pydantic.ValidationError):
+        raise DataError(f"{path}: damaged; delete it, and the same command computes it again") from None
+    return {with_current_source(name): value for name, value in outcomes.items()}
 
 
 def add_rate(outcomes: Mapping[str, Value], rate: float) -> dict[str, Value]:

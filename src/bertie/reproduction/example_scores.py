@@ -9,14 +9,17 @@ each outcome:
             outcome is F1 in percent, from their sums
 """
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from bertie.base.arrays import Float64s
+from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
 
 EXAMPLES_FILE = "examples.npz"
@@ -36,12 +39,22 @@ def write_example_scores(directory: Path, scores: Mapping[str, ExampleScores]) -
 
 
 def read_example_scores(directory: Path) -> dict[str, ExampleScores]:
-    """Read the scores of a cell's examples by outcome name; empty if there is no file."""
+    """Read the scores of a cell's examples by outcome name; empty if there is no file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     path = directory / EXAMPLES_FILE
     if not path.exists():
         return {}
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (EOFError, ValueError, BadZipFile, zlib.error):
+        raise DataError(
+            f"{path}: damaged; delete it and the result.json beside it, and the same command computes them "
+            f"again"
+        ) from None
 
 
 def score_of(outcome: str, scores: ExampleScores) -> float:

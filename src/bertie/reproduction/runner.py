@@ -66,17 +66,19 @@ class CellResult(NamedTuple):
 class Runner:
     """Runs a table at a scale.
 
+    The corpus is read only in `run`.
+
     Args:
         name: the table's name in `out` and in progress lines.
         table: the table to run.
         scale: the scale to run it at.
-        corpus: a prepared corpus to pre-train on.
-        sources: the data to fine-tune and score on.
+        sources: the data to fine-tune and score on, and the prepared corpus to pre-train on.
         out: the directory to write.
         device: the device to compute on.
 
     Raises:
         SettingsError: a setting of the table or the scale is unknown or invalid.
+        DataError: the files of named entities or of BLiMP are missing or cannot be read.
     """
 
     def __init__(
@@ -84,20 +86,20 @@ class Runner:
         name: str,
         table: Table,
         scale: Scale,
-        corpus: Path,
         sources: Sources,
         out: Path,
         device: str,
     ) -> None:
         self.name, self.table, self.scale, self.device = name, table, scale, device
-        self.corpus, self.sources, self.out = corpus, sources, out
-        self.corpus_fingerprint = sources.corpus.fingerprint
+        self.sources, self.out = sources, out
         self.failures: dict[Path, str] = {}  # messages by cell directory; only cells of this process
         self.reported: set[tuple[Any, ...]] = set()  # tasks and lengths whose inputs stderr has notes about
-        for row in table.rows:  # find invalid settings before anything is trained
+        for row in table.rows:  # find invalid settings and missing files before a corpus is prepared
             self._pretraining(row, 0)
             for task in self._finetuned_tasks(row):
                 self._finetuning_settings(row, 0, task, {}, scale.learning_rates[0])
+            for source in {FEATURES, BLIMP}.intersection(table.sources_of(row)):
+                sources.digest(source)
         self._feature_tagger_settings(0)
 
     def run(self) -> Iterator[list[Cell]]:
@@ -190,7 +192,7 @@ class Runner:
             # Also if it is the default: cells of earlier versions have another distance, and lack it.
             pretraining = merge({"examples": {"near_distance": settings.examples.near_distance}}, pretraining)
         return RowSettings(
-            corpus=self.corpus_fingerprint,
+            corpus=self.sources.corpus.fingerprint,
             sources={source: self.sources.digest(source) for source in self.table.sources_of(row)},
             row=row.model_copy(update={"pretraining": pretraining, "pretraining_at": {}, "paper": {}}),
             scale=self.scale.model_copy(update={"seeds": 1}),
@@ -298,7 +300,8 @@ class Runner:
 
     def _run_cell(self, row: Row, seed: int) -> CellResult:
         title = f"{self.name}: {row.name}, seed {seed}"
-        model = self._pretraining(row, seed).run(self.corpus, self.corpus_fingerprint, self.out, title)
+        corpus = self.sources.corpus
+        model = self._pretraining(row, seed).run(corpus.path, corpus.fingerprint, self.out, title)
         outcomes, examples = model.read_held_out(), dict[str, ExampleScores]()
         for task in self._finetuned_tasks(row):
             scores, task_examples = self._finetune(row, seed, task, model)
@@ -371,7 +374,7 @@ class Runner:
     def _pretraining_settings(self, row: Row, seed: int, tree: Tree) -> PretrainingSettings:
         seed = seed if self.scale.pretrain_each_seed else 0
         changes = {"seed": seed, "device": self.device}
-        return resolve(PretrainingSettings, tree, changes, source=f"{self.name}, row {row.name!r}")
+        return resolve(PretrainingSettings, tree, changes, source=self._describe(row))
 
     def _finetuning_settings(
         self, row: Row, seed: int, task: str, defaults: Tree, learning_rate: float
@@ -379,7 +382,11 @@ class Runner:
         changes = {"seed": seed, "device": self.device, "optimizer": {"learning_rate": learning_rate}}
         task_changes = self.scale.tasks.get(task, {})
         layers = (defaults, self.scale.finetuning, task_changes, row.finetuning, changes)
-        return resolve(FinetuningSettings, *layers, source=f"{self.name}, row {row.name!r}")
+        return resolve(FinetuningSettings, *layers, source=self._describe(row))
+
+    def _describe(self, row: Row) -> str:
+        """Return where the settings of a row come from, for error messages."""
+        return f"{self.name}, row {row.name!r}, scale {self.scale.name!r}"
 
     def _feature_tagger_settings(self, seed: int) -> FeatureTaggerSettings:
         changes = {"seed": seed, "device": self.device}

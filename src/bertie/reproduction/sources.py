@@ -41,7 +41,7 @@ class Sources:
 
     Args:
         scale: the scale of the runs.
-        corpus: the corpus that pairs are drawn from.
+        corpus: the corpus that pairs are drawn from; opened when it is first used.
         tasks: the official examples of tasks, by name.
         folders: the folders of the official files of NER and BLiMP, by name of the source.
     """
@@ -49,7 +49,12 @@ class Sources:
     def __init__(
         self, scale: Scale, corpus: Path, tasks: Mapping[str, TaskExamples], folders: Mapping[str, Path]
     ) -> None:
-        self.scale, self.corpus, self.official, self.folders = scale, Corpus.open(corpus), tasks, folders
+        self.scale, self.corpus_directory, self.official, self.folders = scale, corpus, tasks, folders
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The corpus that pairs are drawn from."""
+        return Corpus.open(self.corpus_directory)
 
     def task_examples(self, task: str) -> TaskExamples:
         """Return a task and its examples.

@@ -246,7 +246,7 @@ class Scale(Settings):
     seeds: int = pydantic.Field(5, gt=0)
     pretrain_each_seed: bool  # if False, each row is pre-trained once, and only fine-tuning is restarted
     vocabulary_size: int = pydantic.Field(30_522, gt=0)
-    held_out: float = 0.005  # fraction of the documents
+    held_out: float = pydantic.Field(0.005, ge=0, lt=1)  # fraction of the documents
     pretraining: PretrainingTree = pydantic.Field({})
     # Changes to `pretraining` for a run that the pre-training of all rows continues; {} for none.
     trunk: PretrainingTree = pydantic.Field({})
