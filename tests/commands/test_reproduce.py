@@ -150,11 +150,13 @@ pretraining = { examples.pairs = "near" }
 MADE_FROM_OTHERS = "these cells were made from another corpus, row or scale, or from other examples"
 
 
-def reproduce(folder: Path, table: str = "toy", out: str = "out", corpus: tuple[object, ...] = ()) -> int:
+def reproduce(
+    folder: Path, table: str = "toy", out: str = "out", corpus: tuple[object, ...] = (), device: str = "cpu"
+) -> int:
     """Run the command on the files of `folder`, and return its exit status."""
     source = corpus or ("--text", folder / "text")
     arguments = [folder / f"{table}.toml", *source, "--data", folder, "--out", folder / out]
-    arguments += ["--scale", folder / "scale.toml", "--device", "cpu", "--workers", "1"]
+    arguments += ["--scale", folder / "scale.toml", "--device", device, "--workers", "1"]
     sys.argv = ["bertie", "reproduce", *map(str, arguments)]
     with pytest.raises(SystemExit) as exit_info:
         main()
@@ -579,6 +581,12 @@ def test_invalid_scales_fail_before_anything_is_written(folder, capsys, change, 
         (folder / "scale.toml").write_text(SCALE)
     assert message in capsys.readouterr().err
     assert not (folder / "invalid").exists()
+
+
+def test_a_missing_device_fails_before_anything_is_written(folder, capsys):
+    assert reproduce(folder, out="missing", device="cuda:99") == 2
+    assert "device = 'cuda:99': not available on this machine" in capsys.readouterr().err
+    assert not (folder / "missing").exists()
 
 
 def test_missing_files_fail_before_anything_is_written(folder, capsys):

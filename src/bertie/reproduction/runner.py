@@ -20,6 +20,7 @@ from bertie.base.files import FULL_DISK, remove_temporary_files, write_json, wri
 from bertie.base.locks import LockedError, lock_file, remove_stale_locks
 from bertie.base.progress import format_duration
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve, write_toml
+from bertie.model.engines.hardware import Hardware
 from bertie.reproduction.cells import (
     AT_RATE,
     ERROR_FILE,
@@ -77,7 +78,8 @@ class Runner:
         device: the device to compute on.
 
     Raises:
-        SettingsError: a setting of the table or the scale is unknown or invalid.
+        SettingsError: a setting of the table or the scale is unknown or invalid, or this machine does not
+            have the device.
         DataError: the files of named entities or of BLiMP are missing or cannot be read.
     """
 
@@ -94,7 +96,9 @@ class Runner:
         self.sources, self.out = sources, out
         self.failures: dict[Path, str] = {}  # messages by cell directory; only cells of this process
         self.reported: set[tuple[Any, ...]] = set()  # tasks and lengths whose inputs stderr has notes about
-        for row in table.rows:  # find invalid settings and missing files before a corpus is prepared
+        # Find a missing device, invalid settings and missing files before a corpus is prepared.
+        Hardware(device=device, precision="float32").resolved()
+        for row in table.rows:
             self._pretraining(row, 0)
             for task in self._finetuned_tasks(row):
                 self._finetuning_settings(row, 0, task, {}, scale.learning_rates[0])
