@@ -298,6 +298,29 @@ def test_table_7_has_fine_tuning_and_features(folder):
     assert len(list((folder / "out" / "table7").glob("features-*-seed-*/result.json"))) == 6 * 2
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("plan.json", "restore it, or choose another --out"),
+        ("rte/result.json", "delete it, and the same command computes it again"),
+    ],
+)
+def test_a_damaged_file_is_one_line(folder, capsys, name, remedy, content):
+    file = folder / "out" / "toy" / name
+    original, row = file.read_text(), fields(folder, "RTE")
+    file.write_text(content)
+    try:
+        assert run(folder) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"bertie: {file}: damaged; {remedy}"
+        if name == "rte/result.json":  # as the error advises
+            file.unlink()
+            assert run(folder) == 0
+            assert fields(folder, "RTE") == row
+    finally:
+        file.write_text(original)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pydantic
+
 from bertie.api.arguments import PathLike
 from bertie.api.search import search
 from bertie.api.task_data import describe_sources
@@ -46,6 +48,41 @@ from bertie.training.finetuning import InitialModel, hash_weights
 from bertie.training.search import SearchSettings
 
 PLAN_FILE, SUBMISSION_FILE = "plan.json", "glue.zip"
+
+
+class _PlanFile(pydantic.BaseModel):
+    """The contents of a table's plan.json."""
+
+    model: str
+    data: str
+    restarts: int
+    search: Tree
+    tagger: Tree
+    budget: float
+    max_training_examples: int
+    seconds_uncapped: float
+    cells: dict[str, dict[str, float]]
+
+
+class _ResultFile(pydantic.BaseModel):
+    """The contents of a cell's result.json."""
+
+    scores: dict[str, list[float]]
+    majority_baseline: dict[str, float]
+    settings: str
+    trained_on: int
+    available: int
+    seconds: float
+
+
+def _read_checked(path: Path, contents: type[pydantic.BaseModel], remedy: str) -> Tree:
+    """Read a JSON file of these contents; raise DataError with the remedy if it is damaged."""
+    try:
+        tree: Tree = read_json(path)
+        contents.model_validate(tree)
+    except (DataError, pydantic.ValidationError):
+        raise DataError(f"{path}: damaged; {remedy}") from None
+    return tree
 
 
 class Cell(NamedTuple):
@@ -207,6 +244,7 @@ class CheckpointRunner:
 
         Raises:
             SettingsError: the table was started with another plan, or the budget is too small.
+            DataError: the file of the plan is damaged.
         """
         paths = [path for task in self.tasks.values() for path in task.examples.sources.values()]
         given: Tree = {
@@ -221,7 +259,7 @@ class CheckpointRunner:
             section.pop("device")  # the same run may resume on another one
         file = self.folder / PLAN_FILE
         if file.exists():
-            plan: Tree = read_json(file)
+            plan = _read_checked(file, _PlanFile, "restore it, or choose another --out")
             if changed := [key for key, value in given.items() if plan[key] != value]:
                 raise SettingsError(
                     f"{self.folder}: started with another {', '.join(changed)}; give the same, or choose "
@@ -267,8 +305,11 @@ class CheckpointRunner:
 
     def _write_report(self, plan: Tree) -> dict[str, float]:
         """Write the report of the cells that are done; return the score of each row."""
+        remedy = "delete it, and the same command computes it again"
         results = {
-            cell.name: read_json(file) for cell in self._cells() if (file := self._result_file(cell)).exists()
+            cell.name: _read_checked(file, _ResultFile, remedy)
+            for cell in self._cells()
+            if (file := self._result_file(cell)).exists()
         }
         rows = [RowResult(row, self._results_of(row, results)) for row in self.table.rows]
         notes = [f"{name}: {line}" for name, line in self.missing.items()]
