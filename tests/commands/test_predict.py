@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from tests.inference import small_models
-from tests.inference.small_models import CONFIG, MODELS, save_small
+from tests.inference.small_models import CONFIG, MODELS, TOKENIZER, save_small
 
 import bertie
 from bertie.commands import predict as command
 from bertie.commands.main import main
 from bertie.inference.writers import as_json
-from bertie.model.formats.directory import LongTexts
+from bertie.model.formats.directory import LongTexts, ModelMetadata
+from bertie.model.formats.weights import save_model
+from bertie.model.heads import LanguageModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import read_conll
 from bertie.tasks.custom.classification import CustomClassification
@@ -393,6 +395,23 @@ def test_conll_sentences_cannot_be_skipped(models, capsys, tmp_path):
     status, _, err = run(capsys, *arguments, "--on-error", "skip")
     assert (status, err.startswith("bertie: --on-error skip: ")) == (2, True)
     assert run(capsys, *arguments)[0] == 0
+
+
+def test_tagger_without_recorded_columns_reads_words(models, capsys, tmp_path):
+    (tmp_path / "words.jsonl").write_text('{"words": ["in", "Paris,"], "text": "a cat"}\n')
+    status, out, err = run(capsys, models / "tagger", "--input", tmp_path / "words.jsonl", "--json")
+    assert status == 0, err
+    (tagged,) = bertie.load(models / "tagger").tag_words([["in", "Paris,"]])
+    assert json.loads(out)["prediction"] == as_printed(tagged)
+
+
+def test_left_to_right_language_model_is_named(capsys, tmp_path):
+    config = CONFIG.model_copy(update={"is_decoder": True})
+    metadata = ModelMetadata(config, "BertLMHeadModel", (), TOKENIZER)
+    save_model(tmp_path / "lm", LanguageModel(config), metadata, "card")
+    status, _, err = run(capsys, tmp_path / "lm", "--text", "the cat")
+    assert status == 2
+    assert err.startswith(f"bertie: {tmp_path / 'lm'}: a left-to-right language model, with which bertie")
 
 
 def test_tagger_reads_the_words_of_fine_tuning(capsys, tmp_path):

@@ -162,6 +162,11 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
     """Return the method of the model's head; check that it fits the formats."""
     from bertie.base.errors import ModelError, SettingsError
 
+    if model.engine.architecture == "BertLMHeadModel":
+        raise ModelError(
+            f"{directory}: a left-to-right language model, with which bertie does not predict tokens; "
+            f"fine-tune it for a task, or to get its vectors, run bertie embed {shlex.quote(str(directory))}"
+        )
     if model.method is None:
         raise ModelError(
             f"{directory}: an encoder without a head, which fine-tuning adds; to get its vectors, run "
@@ -175,13 +180,17 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
 
 
 def _remembered_columns(model: "Predictor", read: str) -> dict[str, str]:
-    """Return the fine-tuning's columns that a file of this format can have."""
+    """Return the fine-tuning's columns that a file of this format can have.
+
+    A tagger that has none, because it was fine-tuned on CoNLL files or elsewhere, reads the column `words`.
+    """
     from bertie.base.rows import DELIMITERS
 
     if read == "text":
         return {}
+    columns = model.input_columns or ({"words": "words"} if model.method == "tag" else {})
     # A csv file cannot hold lists of words.
-    return {r: c for r, c in model.input_columns.items() if r != "words" or read not in DELIMITERS}
+    return {r: c for r, c in columns.items() if r != "words" or read not in DELIMITERS}
 
 
 def _read_columns(method: "Method", columns: list[str], defaults: Mapping[str, str]) -> dict[str, str]:
