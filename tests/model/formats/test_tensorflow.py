@@ -152,7 +152,7 @@ def test_head_is_inferred_from_google_files(tmp_path, model_class):
     model, metadata = make_model(model_class)
     save_google_files(tmp_path / "google", model, metadata)
     if model_class.architecture == "BertForTokenClassification":
-        with pytest.raises(ModelError, match="bert/pooler/dense/kernel is missing"):
+        with pytest.raises(ModelError, match="a classifier without a pooler, such as a tagger;"):
             load_model(tmp_path / "google")
         return
     loaded, loaded_metadata = load_model(tmp_path / "google")

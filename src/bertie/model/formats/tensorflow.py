@@ -180,6 +180,12 @@ def _read_metadata(prefix: Path, bundle: Bundle) -> ModelMetadata:
             f"{folder / BERT_CONFIG_FILE}: no such file; copy it and vocab.txt from the pre-trained model"
         )
     config = read_config(folder / BERT_CONFIG_FILE)
+    if is_classifier and POOLER_TENSOR not in entries:
+        raise ModelError(
+            f"{prefix}: a classifier without a pooler, such as a tagger; to name its head, copy "
+            f'{BERT_CONFIG_FILE} to config.json and add "architectures": ["BertForTokenClassification"] and '
+            f'"id2label"'
+        )
     tokenizer = Tokenizer.load(folder, lowercase)
     check_vocabulary_size(len(tokenizer.vocabulary), config, str(folder))
     num_labels = _count_labels(prefix, bundle) if is_classifier else 0
