@@ -79,7 +79,7 @@ def find_invalid_tag(tags: Sequence[str], plain: bool | None = False) -> tuple[i
     distinct = list(dict.fromkeys(tags))  # in the order of their first occurrence
     expected = "a plain tag, such as NOUN" if plain else "the tag of an entity; write O, or B-TYPE and I-TYPE"
     for tag in distinct:
-        if not tag or plain == bool(_ENTITY_TAG.fullmatch(tag)):
+        if not tag.strip() or plain == bool(_ENTITY_TAG.fullmatch(tag)):
             return tags.index(tag), f"{tag!r} is not {expected}"
     iobes, bilou = ([tag for tag in distinct if tag[0] in letters] for letters in ("ES", "LU"))
     if iobes and bilou and not plain:

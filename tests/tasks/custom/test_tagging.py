@@ -31,6 +31,14 @@ def test_tags_are_read_from_tables_and_conll_files(tmp_path):
         assert CustomTagging().read(tmp_path / name, labelled=True).tags == [["B-P", "O"]]
 
 
+def test_tags_of_tables_can_be_written_to_files(tmp_path):
+    (tmp_path / "a.jsonl").write_text(r'{"words": ["a", "b", "c"], "tags": ["B-x\ty", "B-\ud800", "O"]}')
+    examples = CustomTagging().read(tmp_path / "a.jsonl", labelled=True)
+    assert examples.tags == [["B-x y", r"B-\ud800", "O"]]
+    CustomTagging().write_predictions(examples, examples.tags, tmp_path / "predictions.conll")
+    assert CustomTagging().read_predictions(examples, tmp_path / "predictions.conll") == examples.tags
+
+
 PARTS_OF_SPEECH = [["PROPN", "PROPN", "VERB"], ["PROPN"]]
 
 
@@ -140,6 +148,7 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["P", ""]], "line 2: '' is not a plain tag"),
+        ([["a"], ["c", "d"]], [["P"], ["P", " "]], "line 2: ' ' is not a plain tag"),
     ],
 )
 def test_bad_rows_of_tags_are_reported(tmp_path, words, tags, message):

@@ -16,6 +16,7 @@ from bertie.base.texts import count_noun
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tables import CustomFiles, check_strings
 from bertie.tasks.entities import find_invalid_tag, is_plain
+from bertie.tasks.label_types import label_name
 from bertie.tasks.ner import Tagging
 
 
@@ -88,8 +89,9 @@ class CustomTagging(CustomFiles, Tagging):
             return TaggedSentences(words, None, np.arange(len(words) + 1))
         columns |= {self.tags: "--column tags=NAME"}
         rows = self._read_rows(path, columns, check_words, check_tags)
-        words, tags = rows.columns[self.words], rows.columns[self.tags]
-        examples = TaggedSentences.from_tags(words, tags, np.arange(len(rows) + 1))
+        names = {tag: label_name(tag) for tag in known}
+        tags = [[names[tag] for tag in row] for row in rows.columns[self.tags]]
+        examples = TaggedSentences.from_tags(rows.columns[self.words], tags, np.arange(len(rows) + 1))
         self._report_unknown_tags(examples, path)
         return examples
 
