@@ -1,5 +1,6 @@
 """Errors of exported models: one line, which names the file and the remedy."""
 
+import json
 import platform
 import sys
 
@@ -40,6 +41,21 @@ def test_damaged_file_is_named(exported, damage):
     ) as caught:
         OnnxEngine(exported, read_metadata(exported))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_config_of_another_model_is_refused(tmp_path, precision):
+    path = bertie.export(save_small(tmp_path, "classifier"), out=tmp_path / "out")
+    (path / "SHA256SUMS").unlink()
+    config = json.loads((path / "config.json").read_text())
+    two = {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
+    for change, message in (
+        (two, r"a BertForSequenceClassification with 2 labels, but .* the outputs logits \(3\); copy"),
+        ({"architectures": ["BertForQuestionAnswering"]}, r"a BertForQuestionAnswering, but model\.onnx has"),
+    ):
+        (path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(ModelError, match=f"{path}: config.json describes {message}"):
+            bertie.load(path, precision=precision)
 
 
 def test_missing_onnx_runtime_names_the_extra(exported, monkeypatch):

@@ -13,10 +13,16 @@ from bertie.base.environment import install_command
 from bertie.base.errors import ModelError
 from bertie.base.files import utf8_path
 from bertie.base.processors import available_cores
+from bertie.base.texts import count_noun
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.sequences import Sequences, check_segments, token_indices
 
 ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look for
+OUTPUTS = {  # of other architectures "logits"
+    "BertModel": ("last_hidden_state",),
+    "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
+    "BertForQuestionAnswering": ("start_logits", "end_logits"),
+}
 WEIGHT_BITS = "bertie_weight_bits"  # metadata of a graph in int8 whose weights have 8 bits
 
 
@@ -49,6 +55,7 @@ class OnnxEngine:
         self.num_hidden_layers = metadata.config.num_hidden_layers
         self.hidden_size = metadata.config.hidden_size
         self.outputs = self._load(path / ONNX_FILE)
+        self._check_outputs(metadata)
         # On two cores, two runs at a time take 0.7 to 0.8 of the time of one after the other in int8, and
         # about 0.9 in float32 (docs/decisions/inference.md).
         self._parallel_runs = num_threads() if self.has_parallel_runs else 1
@@ -57,8 +64,24 @@ class OnnxEngine:
         # With four it is 2 to 4 % faster, but short requests wait longer for a batch of a long request.
         self.max_batch_tokens = 2 * self._parallel_runs * self.max_run_tokens
 
-    def _load(self, file: Path) -> list[str]:
-        """Load the graph; return the names of its outputs."""
+    def _check_outputs(self, metadata: ModelMetadata) -> None:
+        """Check that the graph has the outputs that config.json describes.
+
+        Raises:
+            ModelError: it has not.
+        """
+        labels = len(metadata.labels)
+        for name in OUTPUTS.get(self.architecture, ("logits",)):
+            if name not in self.outputs or (labels and self.outputs[name] not in (labels, None)):
+                outputs = ", ".join(f"{output} ({size})" for output, size in self.outputs.items())
+                raise ModelError(
+                    f"{self._path}: config.json describes a {self.architecture}"
+                    + f" with {count_noun(labels, 'label')}" * bool(labels)
+                    + f", but {ONNX_FILE} has the outputs {outputs}; copy both from one export"
+                )
+
+    def _load(self, file: Path) -> dict[str, int | None]:
+        """Load the graph; return its outputs with the size of their last dimension, None if it varies."""
         try:
             import onnxruntime
         except ModuleNotFoundError:
@@ -85,7 +108,8 @@ class OnnxEngine:
                 f"{self._path}: its weights of 8 bits need a processor with VNNI; export it without "
                 f"--weight-bits 8"
             )
-        return [value.name for value in self._session.get_outputs()]
+        sizes = {value.name: value.shape[-1] for value in self._session.get_outputs()}
+        return {name: size if isinstance(size, int) else None for name, size in sizes.items()}
 
     def _infer(self, outputs: Sequence[str], inputs: dict[str, Int64s]) -> list[Float32s]:
         """Run the graph; return the named outputs."""
