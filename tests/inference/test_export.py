@@ -216,6 +216,14 @@ def test_export_measures_the_embeddings_of_an_encoder(tmp_path):
     (float32,) = export(source, tmp_path / "float32", Quantization(), dev=[tmp_path / "texts.txt"])
     (int8,) = export(source, tmp_path / "int8", INT8, dev=[tmp_path / "texts.txt"])
     assert 0.8 < int8.after < float32.after == pytest.approx(1, abs=1e-6)
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"note": text}) + "\n" for text in [*TEXTS, " "])
+    )
+    task = CustomClassification(text="note")
+    (same,) = export(source, tmp_path / "note", INT8, task, [tmp_path / "texts.jsonl"])
+    assert same.after == pytest.approx(int8.after)
+    with pytest.raises(SettingsError, match=r"no column 'text'; .*; pass --text NAME"):
+        export(source, tmp_path / "text", INT8, CustomClassification(), [tmp_path / "texts.jsonl"])
 
 
 def test_a_failed_export_leaves_nothing(tmp_path):

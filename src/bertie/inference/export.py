@@ -11,9 +11,11 @@ from bertie import __version__
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
-from bertie.base.texts import escape_markdown
+from bertie.base.memory import is_missing
+from bertie.base.rows import read_lines, read_rows
+from bertie.base.texts import escape_markdown, is_blank
 from bertie.inference.predictor import load
-from bertie.inference.records import input_format, read_records
+from bertie.inference.records import input_format
 from bertie.model.engines.onnx_engine import ONNX_FILE
 from bertie.model.formats.conversion import is_tensorflow_checkpoint, load_any, lock_model, source_files
 from bertie.model.formats.directory import ModelMetadata, write_metadata
@@ -97,7 +99,7 @@ def _measure(
     source: Path, exported: Path, metadata: ModelMetadata, task: Task[Any, Any] | None, file: Path
 ) -> Iterator[Measurement]:
     if metadata.architecture == "BertModel":
-        yield _compare_embeddings(source, exported, file)
+        yield _compare_embeddings(source, exported, file, getattr(task, "text", "text"))  # the column
     elif metadata.architecture in ARCHITECTURES.values():
         if task is None:
             raise SettingsError("dev: a fine-tuned model is measured on a task; give its task too")
@@ -108,9 +110,12 @@ def _measure(
         )
 
 
-def _compare_embeddings(source: Path, exported: Path, file: Path) -> Measurement:
-    records = read_records(file, input_format(file), {"text": "text"})
-    texts = [record.texts[0] for record in records if not record.is_blank]
+def _compare_embeddings(source: Path, exported: Path, file: Path, column: str) -> Measurement:
+    if input_format(file) == "text":
+        values: Sequence[Any] = list(read_lines(file))
+    else:
+        values = read_rows(file, [column], options={column: "--text NAME"}).columns[column]
+    texts = [text for text in values if not (is_missing(text) or (isinstance(text, str) and is_blank(text)))]
     if not texts:
         raise DataError(f"{file}: no texts; give a file with texts to embed")
     before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
