@@ -30,6 +30,7 @@ from bertie.corpus import input_splits
 from bertie.corpus.prepared import Corpus
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus
+from bertie.inference.records import read_records
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -71,6 +72,15 @@ def put(fs: fsspec.AbstractFileSystem, source: Path, target: str) -> None:
 
 def read_tree(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_squads_json_is_read_from_a_url(memory: fsspec.AbstractFileSystem) -> None:
+    paragraph = {"context": "A cat sat.", "qas": [{"id": "q1", "question": "Who sat?"}]}
+    memory.pipe_file("/dev.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}).encode())
+    (record,) = read_records(RemotePath("memory://dev.json"), "squad", {"question": "q", "context": "c"})
+    assert record.row == {"id": "q1", "q": "Who sat?", "c": "A cat sat."}
+    assert record.texts == ("Who sat?", "A cat sat.")
+    assert record.location == "memory://dev.json, question q1"
 
 
 def test_urls_give_the_bytes_of_local_files(folder: Path, memory: fsspec.AbstractFileSystem) -> None:

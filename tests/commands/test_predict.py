@@ -298,6 +298,29 @@ def test_a_short_model_answers_all_but_too_long_questions(capsys, tmp_path, monk
     assert run(capsys, *arguments)[0] == 2
 
 
+def test_questions_are_read_from_squads_json(models, capsys, tmp_path):
+    pairs = [("q1", "who?"), ("q2", "who sat?")]
+    paragraph = {"context": "a cat sat", "qas": [{"id": name, "question": text} for name, text in pairs]}
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps({"data": [{"title": "Cats", "paragraphs": [paragraph]}]}))
+    status, out, _ = run(capsys, models / "squad-v1", "--input", path, "--json")
+    model = bertie.load(models / "squad-v1")
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {
+            "id": name,
+            "question": question,
+            "context": "a cat sat",
+            "prediction": as_printed(model.answer(question, "a cat sat", 5)),
+        }
+        for name, question in pairs
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps([{"question": "who?", "context": "a cat sat"}]))
+    status, _, err = run(capsys, models / "squad-v1", "--input", tmp_path / "rows.json")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "a table with a question on each line is a .jsonl file" in err
+
+
 TEXT = ["--text", "the cat"]
 NOT_A_TAGGER = "classifier: .conll needs a model that tags words, but this model's method is classify"
 BAD = {
@@ -333,6 +356,7 @@ BAD = {
         ["--input", "in.csv"],
         "in.csv, line 2: no column 'text'; the columns are id, body",
     ),
+    "questions for a classifier": ("classifier", ["--input", "in.json"], ".json file is not a table"),
     "no number": ("classifier", ["--input", "in.jsonl"], "in.jsonl, line 2: 1 in column 'text'"),
     "no file": ("classifier", ["--input", "nowhere.csv"], "nowhere.csv: no such file"),
     "questions in a text": ("squad-v1", ["--input", "in.txt"], "plain text cannot have the columns question"),

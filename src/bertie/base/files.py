@@ -368,7 +368,7 @@ def read_json(path: Path) -> Any:
         DataError: the file is missing, is a directory or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(path.read_bytes().decode("utf-8-sig"))  # a URL has no `read_text`
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -124,7 +124,8 @@ InputFile = Annotated[
     typer.Option(
         "--input",
         help="A file, or its URL: .csv, .tsv, .jsonl, .parquet, .conll (words), or plain text with one text "
-        "a line; - is standard input. Every row gets an answer, a blank line an empty one.",
+        "a line; for questions, also SQuAD's .json; - is standard input. Every row gets an answer, a blank "
+        "line an empty one.",
     ),
 ]
 InputFormat = Annotated[

@@ -31,10 +31,11 @@ from bertie.base.schemas import shorten
 from bertie.base.storage import as_path
 from bertie.base.tables import header_hint, iterate_batches, missing_column, open_parquet
 from bertie.base.texts import is_blank
+from bertie.tasks.squad.questions import read_questions
 
-InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
+InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll", "squad"]
 
-_FORMATS: dict[str, InputFormat] = {**TABLE_FORMATS, ".conll": "conll"}  # by suffix
+_FORMATS: dict[str, InputFormat] = {**TABLE_FORMATS, ".conll": "conll", ".json": "squad"}  # by suffix
 
 
 class Record(NamedTuple):
@@ -64,16 +65,10 @@ def input_format(path: Path) -> InputFormat:
     """Return the format that an input file's suffix indicates; plain text by default.
 
     Raises:
-        DataError: the suffix is a spreadsheet's, or `.json`.
+        DataError: the suffix is a spreadsheet's.
     """
     reject_spreadsheet(path)
-    suffix = format_suffix(path)
-    if suffix == ".json":
-        raise DataError(
-            f"{path}: a .json file is not a table; write each row on a line of a .jsonl file "
-            "(an array: jq --compact-output '.[]')"
-        )
-    return _FORMATS.get(suffix, "text")
+    return _FORMATS.get(format_suffix(path), "text")
 
 
 def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | None, InputFormat]:
@@ -123,7 +118,7 @@ def read_records(
     Raises:
         SettingsError: no row has a column, or a header lacks it; or plain text cannot have all the fields.
         DataError: the file is missing or damaged, or changes while it is read, two columns have the
-            same name, or a row or a column cannot be read.
+            same name, or a row or a column cannot be read; or SQuAD's JSON is read for other fields.
     """
     if format == "text" and len(columns) > 1:
         fields = ", ".join(columns)
@@ -255,6 +250,10 @@ def _rows(
         assert path is not None
         yield from _parquet_rows(path, columns, whole_rows)
         return
+    if format == "squad":
+        assert path is not None
+        yield from _squad_rows(path, columns)
+        return
     lines = read_lines(path) if path else decode_lines(open_stdin(), name)
     header: list[str] = []
     if format in ("csv", "tsv", "jsonl"):
@@ -267,6 +266,21 @@ def _rows(
         yield f"{name}, line {number}", row
     if header and not number:
         _check_header(header, columns, name)
+
+
+def _squad_rows(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the questions of a file in SQuAD's JSON as rows with these columns and the id."""
+    if "question" not in columns:
+        raise DataError(
+            f"{path}: a .json file is not a table; write each row on a line of a .jsonl file "
+            "(an array: jq --compact-output '.[]')"
+        )
+    questions = read_questions(path, labelled=False)
+    for name, question, index in zip(
+        questions.ids, questions.questions, questions.context_indices, strict=True
+    ):
+        row = {"id": name, columns["question"]: question, columns["context"]: questions.contexts[index]}
+        yield f"{path}, question {name}", row
 
 
 def _parquet_rows(
