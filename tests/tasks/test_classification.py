@@ -162,6 +162,15 @@ def test_gold_rejects_unknown_labels():
             REGRESSION.gold(examples(["1", label]))
 
 
+def test_labels_that_are_matched_by_their_order_are_printed(capsys):
+    replace(SINGLE, labels=("0", "1"), name="sst-2").with_labels(["negative", "positive"])
+    assert capsys.readouterr().err == (
+        "sst-2: the model's labels negative, positive count as 0, 1, in this order\n"
+    )
+    SINGLE.with_labels(SINGLE.labels[::-1])
+    assert capsys.readouterr().err == ""
+
+
 def test_with_labels_takes_a_models_labels_and_order():
     reordered = SINGLE.with_labels(["so so", "good", "bad"])
     assert reordered.gold(examples(["bad", "so so"])).tolist() == [2, 0]

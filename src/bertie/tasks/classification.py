@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,7 +214,8 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         """Return this task with a model's labels, in the order of the model's logits.
 
         The task keeps its labels if the model's have no meaning (LABEL_0, …), or if the task's are
-        numbers ("0", "1") and the model's are names ("negative", "positive").
+        numbers ("0", "1") and the model's are names ("negative", "positive"). Then both are printed on
+        stderr, because they are matched by their order.
 
         Raises:
             ModelError: the model has other labels.
@@ -224,6 +226,8 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return replace(self, labels=tuple(labels))
         unnamed = all(map(str.isdigit, self.labels)) or all(re.fullmatch(r"LABEL_\d+", x) for x in labels)
         if unnamed and len(labels) == len(self.labels):
+            names = f"the model's labels {list_labels(labels)}"
+            print(f"{self.name}: {names} count as {list_labels(self.labels)}, in this order", file=sys.stderr)
             return self
         raise ModelError(
             f"the model's labels are {list_labels(labels)}, but {self.name} has "
