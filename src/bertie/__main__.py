@@ -11,10 +11,10 @@ def main() -> None:
     """
     try:
         from bertie.commands.main import main as run
+
+        run()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    try:
-        run()
     finally:  # freeing a model and exiting take a while, in which Ctrl-C ends the process
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

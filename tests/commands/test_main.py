@@ -710,6 +710,17 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
         assert (tmp_path / place).read_text() == "bertie: stopped; run it again\n"
 
 
+def test_ctrl_c_before_the_command_is_parsed_is_silent():
+    code = (
+        "import signal, sys, bertie.__main__, bertie.commands.main as command\n"
+        "command._prepare_streams = lambda: signal.raise_signal(signal.SIGINT)\n"
+        "sys.argv = ['bertie', '--version']\n"
+        "bertie.__main__.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_command_that_resumes_a_run_can_be_pasted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my run").mkdir()
