@@ -46,9 +46,8 @@ class OpenVinoEngine(OnnxEngine):
             with utf8_path(file) as name:
                 graph = core.read_model(name)
             self._check_precision(openvino, graph)
-            sizes = {
-                output.any_name: output.partial_shape[-1] for output in graph.outputs
-            }  # compiling adds names
+            # Before the graph is compiled, which adds names.
+            sizes = {output.any_name: output.partial_shape[-1] for output in graph.outputs}
             outputs = {name: size.get_length() if size.is_static else None for name, size in sizes.items()}
             self._model = core.compile_model(graph, "CPU", settings)
         except (RuntimeError, UnicodeDecodeError) as error:  # the latter about damaged names
