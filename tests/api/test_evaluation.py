@@ -198,6 +198,11 @@ def test_null_scores_of_squad_v2():
             "data: no column 'text'; the columns are",
         ),
         (
+            {"model": "m", "data": ROWS, "kind": "tags", "label": "stars"},
+            bertie.SettingsError,
+            "label 'stars': tags have no such column; name words, tags with --column (columns=…)",
+        ),
+        (
             {"predictions": "p.tsv", "data": ".", "task": "mnli"},
             bertie.SettingsError,
             "predictions are for one part; give its name as the part: dev_matched, dev_mismatched",

@@ -96,7 +96,7 @@ def test_truncated_texts_are_counted(model, capsys):
     for part in ("train", "dev"):
         assert f"{part}: {note}{remedy}\n" in err
     bertie.evaluate(run.model_directory, rows)
-    assert f"data: {note}{remedy}\n" in capsys.readouterr().err
+    assert f"dev: {note}{remedy}\n" in capsys.readouterr().err
     classifier = run.load("cpu")
     classifier.classify(rows["text"])
     assert classifier.num_truncated == 3
@@ -350,6 +350,18 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             "endings and endings are both the column 'a'; choose two columns",
         ),
         ({"train": ROWS, "label_type": "numbers", "kind": "tags"}, "the label type is for texts; leave it"),
+        (
+            {"train": ROWS, "text": "x", "kind": "tags"},
+            "text 'x': tags have no such column; name words, tags with --column (columns=…)",
+        ),
+        (
+            {"train": ROWS, "pair": "x", "kind": "choices"},
+            "pair 'x': choices have no such column; name context",
+        ),
+        (
+            {"train": ROWS, "label": "x", "kind": "pairs"},
+            "label 'x': pairs have no such column; leave it out",
+        ),
         (
             {"train": ROWS, "label_type": "classes", "separator": "|"},
             "the label type is for one label a text",

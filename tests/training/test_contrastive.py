@@ -276,7 +276,7 @@ def test_note_on_long_texts_does_not_suggest_windows(initial_model, tmp_path, ca
     note = "texts longer than 8 tokens, whose ends are ignored: 4 of 4\n"
     assert f"train: {note}" in capsys.readouterr().err
     bertie.evaluate(run.model_directory, data=rows, device="cpu")
-    assert f"data: {note}" in capsys.readouterr().err
+    assert f"dev: {note}" in capsys.readouterr().err
 
 
 def test_search_keeps_the_best_trial_and_reports_its_pairs(initial_model, tmp_path):

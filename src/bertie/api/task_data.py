@@ -141,6 +141,20 @@ def custom_task(
     return family_task
 
 
+def _check_used(kind: Kind, text: str | None, pair: str | None, label: str | None) -> None:
+    """Raise SettingsError if a column is given by an argument that this kind of custom data does not read."""
+    for name, column, kinds in (
+        ("text", text, ("texts", "entities", *_PAIRS)),
+        ("pair", pair, ("texts", *_PAIRS)),
+        ("label", label, ("texts", "choices", "scored-pairs")),
+    ):
+        if kind not in kinds and column not in (None, CUSTOM_DEFAULTS.get(name)):
+            advice = "leave it out"
+            if kind in _FAMILIES:
+                advice = f"name {', '.join(_FAMILIES[kind][1])} with --column (columns=…)"
+            raise SettingsError(f"{name} {column!r}: {kind} have no such column; {advice}")
+
+
 def _parse_columns(role: str, value: Any) -> str | tuple[str, ...]:
     """Return the column of a role; for endings, a tuple of columns.
 
@@ -190,6 +204,7 @@ def recall_task_arguments(
     if getattr(dev, "ndim", 1) == 0:  # a number of numpy or torch
         dev = dev.item()
     given = {**given, "dev": float(dev) if isinstance(dev, Real) else dev}
+    _check_used(given.get("kind") or "texts", given.get("text"), given.get("pair"), given.get("label"))
     arguments = recall_arguments(run, given, CUSTOM_DEFAULTS) if resume else dict(given)
     descriptions = {"model": "the model directory"}
     if resume and arguments["task"] is None:
@@ -246,6 +261,8 @@ def measured_task(
         SettingsError: as in `resolve_task`.
         ModelError: the first model's directory is missing or damaged.
     """
+    if task is None:
+        _check_used(kind, text, pair, label)
     recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
     recorded["label"] = label = label or recorded.get("label") or "label"
     recorded["text"] = text = text or recorded.get("text") or "text"
