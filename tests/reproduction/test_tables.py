@@ -78,9 +78,9 @@ def test_rows_have_valid_settings_and_columns_known_outcomes(name, scale_name):
 
 def make_runner(table_name: str, scale_name: str) -> Runner:
     scale = read_scale(scale_name)
-    sources: Any = SimpleNamespace(corpus=SimpleNamespace(fingerprint="corpus"))
+    sources: Any = SimpleNamespace(digest=str)
     table = read_table(table_name, scale)
-    return Runner(table_name, table, scale, Path("corpus"), sources, Path("out"), "cpu")
+    return Runner(table_name, table, scale, sources, Path("out"), "cpu")
 
 
 def directory_of(runner: Runner, row_name: str) -> Path:
