@@ -4,12 +4,10 @@ import errno
 import json
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-from importlib.abc import MetaPathFinder
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -765,17 +763,20 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
     assert run(capsys, "doctor") == (130, "", "")
 
 
-def test_ctrl_c_while_the_command_line_is_imported(monkeypatch, capsys):
-    class Interrupt(MetaPathFinder):
-        def find_spec(self, name, *_):
-            if name == "bertie.commands.main":
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "bertie.commands.main")
-    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
-    with pytest.raises(SystemExit) as exit_status:
-        runpy.run_module("bertie", run_name="__main__")
-    assert (exit_status.value.code, capsys.readouterr()) == (130, ("", ""))
+def test_ctrl_c_while_the_command_line_is_imported():
+    code = (
+        "import sys\n"
+        "from importlib.abc import MetaPathFinder\n"
+        "class Interrupt(MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'bertie.commands.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from bertie.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_stays_ignored_where_it_was():
