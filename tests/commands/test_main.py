@@ -361,7 +361,7 @@ def test_doctor_says_how_to_install_missing_packages(capsys, monkeypatch):
     for name in ("BERTIE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     facts = json.loads(run(capsys, "doctor", "--json", "--no-measure")[1])
-    assert facts["pyarrow"] == "missing: pip install 'pyarrow>=17' 'zstandard>=0.22'"
+    assert facts["pyarrow"] == "missing: pip install 'pyarrow>=26' 'zstandard>=0.22'"
     assert facts["torch"] == f"missing: {install_command('train')}"
     assert facts["numba"] == "missing: pip install numba"
     assert facts["compiled kernels"].startswith("no home directory, so every process")

@@ -317,7 +317,6 @@ def _check_array(path: Path, array: Any) -> Any:
 
     if isinstance(array, pyarrow.DictionaryArray):
         array.indices.validate(full=True)
-        pyarrow.DictionaryArray.from_arrays(array.indices, pyarrow.nulls(len(array.dictionary)))
         return pyarrow.DictionaryArray.from_arrays(array.indices, _check_array(path, array.dictionary))
     binary_types = {
         pyarrow.string(): pyarrow.binary(),
