@@ -708,17 +708,6 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
         assert (tmp_path / place).read_text() == "bertie: stopped; run it again\n"
 
 
-def test_ctrl_c_before_the_command_is_parsed_is_silent():
-    code = (
-        "import signal, sys, bertie.__main__, bertie.commands.main as command\n"
-        "command._prepare_streams = lambda: signal.raise_signal(signal.SIGINT)\n"
-        "sys.argv = ['bertie', '--version']\n"
-        "bertie.__main__.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 def test_the_command_that_resumes_a_run_can_be_pasted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my run").mkdir()
@@ -763,18 +752,25 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
     assert run(capsys, "doctor") == (130, "", "")
 
 
-def test_ctrl_c_while_the_command_line_is_imported():
-    code = (
-        "import sys\n"
-        "from importlib.abc import MetaPathFinder\n"
-        "class Interrupt(MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'bertie.commands.main':\n"
-        "            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
-        "from bertie.__main__ import main\n"
-        "main()"
-    )
+INTERRUPTED_IMPORT = """
+import sys
+from importlib.abc import MetaPathFinder
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "bertie.commands.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+"""
+INTERRUPTED_PARSING = """
+import signal
+import bertie.commands.main as command
+command._prepare_streams = lambda: signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("interrupt", [INTERRUPTED_IMPORT, INTERRUPTED_PARSING])
+def test_ctrl_c_before_the_command_is_parsed_is_silent(interrupt):
+    code = f"{interrupt}\nfrom bertie.__main__ import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

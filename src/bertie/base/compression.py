@@ -86,7 +86,7 @@ def _reject_compressed(path: Path, start: bytes) -> None:
 
 
 def compression_suffix(start: bytes) -> str | None:
-    """Return the suffix of the compression format of data that start so; None if they are not compressed."""
+    """Return the suffix of the compression format of data that begin with `start`; None if there is none."""
     return next((suffix for suffix, pattern in _SIGNATURES.items() if pattern.match(start)), None)
 
 
