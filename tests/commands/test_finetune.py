@@ -480,6 +480,11 @@ def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):
     failed = bertie(tmp_path, "submission", "c", "--out", "glue.zip")
     assert failed.stderr == "bertie: c: no such folder; give the folder of a run\n"
     shutil.copytree(tmp_path / "a", tmp_path / "b")
+    failed = bertie(tmp_path, "submission", "c", "--out", "glue.tsv")
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "bertie: glue.tsv: the output is a zip file; name it .zip\n",
+    )
     failed = bertie(tmp_path, "submission", "a", "b", "--out", "glue.zip")
     assert (failed.returncode, failed.stderr) == (
         2,

@@ -67,6 +67,7 @@ def workspace(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("export m --out o", "No such option: --out; name the output with --onnx or --openvino"),
         ("finetune my.csv --out out", "unexpected argument 'my.csv'; did you mean --train my.csv?"),
         ("finetune . --out out", "unexpected argument '.'; did you mean --model .?"),
         ("predict model hello", "unexpected argument 'hello'; did you mean --text hello?"),

@@ -111,17 +111,23 @@ def test_time_is_linear(mark: str) -> None:
 
 
 def test_articles_of_a_dump_are_read(tmp_path: Path) -> None:
-    def page(namespace: int, title: str, text: str, more: str = "") -> str:
-        return f"""  <page>
-    <title>{title}</title>
-    <ns>{namespace}</ns>
-    <id>1</id>{more}
-    <revision>
+    """Of a page with its history, as in pages-meta-history, the last revision is read."""
+
+    def page(namespace: int, title: str, texts: str | list[str], more: str = "") -> str:
+        revisions = "".join(
+            f"""    <revision>
       <id>2</id>
       <text bytes="9" xml:space="preserve">{escape(text)}</text>
       <sha1>x</sha1>
     </revision>
-  </page>
+"""
+            for text in ([texts] if isinstance(texts, str) else texts)
+        )
+        return f"""  <page>
+    <title>{title}</title>
+    <ns>{namespace}</ns>
+    <id>1</id>{more}
+{revisions}  </page>
 """
 
     dump = f"""<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xml:lang="de">
@@ -132,8 +138,8 @@ def test_articles_of_a_dump_are_read(tmp_path: Path) -> None:
     </namespaces>
   </siteinfo>
 {page(0, "A", ARTICLE)}{page(1, "Talk:A", "No.")}{page(0, "R", "#REDIRECT [[A]]", '<redirect title="A" />')}\
-{page(0, "B", "Ein [[Wort]]. [[Datei:b.jpg|Bild]] [[kategorie:B]]")}</mediawiki>
+{page(0, "B", "Ein [[Wort]]. [[Datei:b.jpg|Bild]] [[kategorie:B]]")}{page(0, "C", ["Alt.", "Neu."])}</mediawiki>
 """
     (tmp_path / "pages-articles.xml").write_text(dump)
     documents = [document.text for document in read_documents(tmp_path / "pages-articles.xml")]
-    assert documents == [TEXT, "Ein Wort."]
+    assert documents == [TEXT, "Ein Wort.", "Neu."]

@@ -9,12 +9,16 @@ Each message is one line. It names the file, line or key, the problem and the re
 errors are plain `assert`s and have no class here.
 """
 
+import re
+
+_CONTROLS = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
+
 
 class BertieError(Exception):
     """An error that the user can fix; the message is one line that says how."""
 
     def __str__(self) -> str:
-        return escape_line_breaks(super().__str__())
+        return escape_controls(super().__str__())
 
 
 class SettingsError(BertieError):
@@ -29,6 +33,9 @@ class ModelError(BertieError):
     """A model directory, tokenizer or checkpoint is missing, damaged or does not fit."""
 
 
-def escape_line_breaks(text: str) -> str:
-    """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`."""
-    return text.replace("\n", r"\n").replace("\r", r"\r")
+def escape_controls(text: str) -> str:
+    """Write the line breaks and control characters of a text, such as a file's name, as `\\n` or `\\x1b`.
+
+    A message then has one line and cannot change how the terminal shows it. Tabs stay.
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from bertie.base.environment import install_command, let_main_process_report
-from bertie.base.errors import BertieError, DataError, ModelError, SettingsError, escape_line_breaks
+from bertie.base.errors import BertieError, DataError, ModelError, SettingsError, escape_controls
 from bertie.base.files import FULL_DISK
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
@@ -168,7 +168,7 @@ def main() -> None:
         if error.errno not in SYSTEM_ERRORS:
             raise
         # Standard output has no file name.
-        location = escape_line_breaks(f"{error.filename}: ") if error.filename else ""
+        location = escape_controls(f"{error.filename}: ") if error.filename else ""
         advice = SYSTEM_ERRORS[error.errno]
         if advice.endswith(_AGAIN) and any("--resume" in note for note in getattr(error, "__notes__", ())):
             advice += " with --resume"

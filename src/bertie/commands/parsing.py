@@ -83,6 +83,8 @@ class Command(TyperCommand):
             shown = parameter.metavar or parameter.name
             if parameter.param_type_name == "argument" and shown.upper() == name:
                 return f"{option}: this command takes {shown} without an option"
+        if option == "--out" and self.name == "export":
+            return "No such option: --out; name the output with --onnx or --openvino"
         section = _settings_section(str(self.name))
         if section is None:
             return None

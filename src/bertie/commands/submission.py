@@ -30,6 +30,8 @@ def submission(
     from bertie.base.outputs import lock_output
     from bertie.tasks.glue import SUBMISSION_FILES, WNLI_FILE, write_submission
 
+    if out.suffix.lower() != ".zip":
+        raise DataError(f"{out}: the output is a zip file; name it .zip")
     files: dict[str, Path] = {}
     for run in runs:
         if not run.is_dir():

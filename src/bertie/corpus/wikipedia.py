@@ -59,7 +59,7 @@ def read_hidden_namespaces(path: Path) -> frozenset[str]:
 
 
 def parse_page(xml: bytes) -> str | None:
-    """Return the wikitext of a `<page>`, or None if the page is not an article.
+    """Return the last wikitext of a `<page>`, or None if the page is not an article.
 
     Articles are the pages of namespace 0, except redirects.
 
@@ -69,7 +69,9 @@ def parse_page(xml: bytes) -> str | None:
     page = ElementTree.fromstring(xml)
     if page.findtext("ns") != "0" or page.find("redirect") is not None:
         return None
-    return page.findtext("revision/text") or ""
+    # A dump with the history of its pages has many revisions, the oldest first.
+    revisions = page.findall("revision/text")
+    return (revisions[-1].text if revisions else None) or ""
 
 
 def extract_text(wikitext: str, hidden_namespaces: frozenset[str] = _ENGLISH_NAMESPACES) -> str:
