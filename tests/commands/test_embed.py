@@ -1,5 +1,6 @@
 """`bertie embed`: the model's own vector for each row, in the order of the input."""
 
+import gzip
 import io
 import json
 import os
@@ -147,6 +148,16 @@ def test_an_empty_file_has_no_vectors(directory, capsys, tmp_path, suffix):
     output = tmp_path / f"out{suffix}"
     assert run(capsys, directory, "--input", tmp_path / "in.txt", "--out", output)[0] == 0
     assert read_vectors(output) == []
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv.gz"])
+def test_a_header_without_rows_keeps_its_columns(directory, capsys, tmp_path, name):
+    content = "id\ttext\n".replace("\t", "," if name == "in.csv" else "\t").encode()
+    (tmp_path / name).write_bytes(content if name == "in.csv" else gzip.compress(content))
+    options = ["--input", tmp_path / name, "--out", tmp_path / "out.parquet"]
+    assert run(capsys, directory, *options)[0] == 0
+    schema = pyarrow.parquet.read_schema(tmp_path / "out.parquet")
+    assert (schema.names, schema.field("id").type) == (["id", "text", "embedding"], pyarrow.string())
 
 
 @pytest.mark.parametrize("suffix", [".NPY", ".Parquet", ".JSONL"])

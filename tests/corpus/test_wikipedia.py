@@ -138,7 +138,8 @@ def test_articles_of_a_dump_are_read(tmp_path: Path) -> None:
     </namespaces>
   </siteinfo>
 {page(0, "A", ARTICLE)}{page(1, "Talk:A", "No.")}{page(0, "R", "#REDIRECT [[A]]", '<redirect title="A" />')}\
-{page(0, "B", "Ein [[Wort]]. [[Datei:b.jpg|Bild]] [[kategorie:B]]")}{page(0, "C", ["Alt.", "Neu."])}</mediawiki>
+{page(0, "B", "Ein [[Wort]]. [[Datei:b.jpg|Bild]] [[kategorie:B]]")}{page(0, "C", ["Alt.", "Neu."])}\
+</mediawiki>
 """
     (tmp_path / "pages-articles.xml").write_text(dump)
     documents = [document.text for document in read_documents(tmp_path / "pages-articles.xml")]

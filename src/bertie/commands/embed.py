@@ -185,9 +185,10 @@ def _schema(path: Path, file: Path | None, read: Any, column: str, on_error: str
     Raises:
         DataError: the file has a column `embedding`, or one with values of several types.
     """
-    from bertie.base.tables import open_parquet
+    from bertie.base.rows import DELIMITERS
+    from bertie.base.tables import import_pyarrow, open_parquet
     from bertie.inference.embedding_files import COLUMN, infer_schema
-    from bertie.inference.records import reject_column
+    from bertie.inference.records import reject_column, table_columns
 
     if file and read == "parquet":
         with open_parquet(file) as parquet:
@@ -196,4 +197,8 @@ def _schema(path: Path, file: Path | None, read: Any, column: str, on_error: str
     if file and read == "jsonl" and file.is_file():  # a pipe can be read only once
         skipped = None if on_error == "stop" else lambda error: None  # reported when the texts are embedded
         return infer_schema(_chunks(None, file, read, column, ".parquet", skipped), path)
+    if file and read in DELIMITERS and file.is_file():  # it may have a header only
+        pyarrow = import_pyarrow(path)
+        names = table_columns(file, read, {"text": column})
+        return pyarrow.schema([(name, pyarrow.string()) for name in names])
     return None
