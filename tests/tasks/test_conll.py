@@ -98,6 +98,20 @@ def test_malformed_files_are_reported_with_the_line(tmp_path, text, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("header", ["Token\tPOS", "words ner_tags", "form lemma upos"])
+def test_a_header_before_plain_tags_is_reported(tmp_path, header):
+    columns = len(header.split())
+    rows = [["a", "x", "DET"][-columns:], ["b", "x", "NOUN"][-columns:]]
+    path = write(tmp_path / "file", "\n".join([header, *map(" ".join, rows)]))
+    with pytest.raises(DataError, match=r"line 1: .* is a header; delete it$"):
+        read_conll(path, plain=True)
+
+
+def test_a_word_that_could_be_in_a_header_is_read(tmp_path):
+    path = write(tmp_path / "file", "word tag\nof X\n\na tag\n")
+    assert read_conll(path, plain=True).tags == [["tag", "X"], ["tag"]]
+
+
 def test_unlabelled_files_may_have_only_words(tmp_path):
     examples = read_conll(write(tmp_path / "test.txt", "a\n\u00a0\n\nc\n"), labelled=False)
     assert (examples.words, examples.tags) == ([["a", "\u00a0"], ["c"]], None)

@@ -24,6 +24,8 @@ from bertie.tasks.entities import Scheme, detect_scheme, find_invalid_tag, to_io
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: the first column of a line before each document
+# The names of the columns in a header.
+_HEADER = re.compile(r"(word|token|form)s? ([a-z]+_)?(tag|label|pos|upos|xpos|ner)s?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
         index, reason = invalid
         header = "" if index else "; if this is a header, delete it, and keep the words in the first column"
         raise DataError(f"{path}, line {line_numbers[index]}: {reason}{header}")
+    # Plain tags may be any text, such as the tag in a header.
+    if tagged and _HEADER.fullmatch(f"{words[0]} {tags[0]}") and tags.count(tags[0]) == 1:
+        raise DataError(
+            f"{path}, line {line_numbers[0]}: {words[0]!r} with the tag {tags[0]!r} is a header; delete it"
+        )
     return _Columns(words, tags, line_numbers, sentence_bounds, document_bounds)
 
 
