@@ -106,11 +106,15 @@ def test_training_needs_an_answer_at_its_position(write):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "no list 'data'"),
+        ({}, "no list 'data'"),
+        (
+            [{"context": "x"}],
+            r"rows of a table; write each on a line of a .jsonl file \(jq --compact-output '\.\[\]'\)$",
+        ),
         ({"data": [{}]}, "article 1: no list 'paragraphs'"),
         (
             {"data": [{"context": "x"}]},
-            "article 1: a row of a table; write each row on a line of a .jsonl file",
+            r"article 1: rows of a table; .* \(jq --compact-output '\.data\[\]'\)$",
         ),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, "article 1, paragraph 1: no string 'context'"),
         (squad_json({"question": "What?"}), "article 1, paragraph 1: no string 'id'"),

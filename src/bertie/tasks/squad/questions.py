@@ -140,7 +140,8 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the paragraphs of all articles, each with its location in the file."""
     try:
-        articles = _member(read_json(path), "data", list, str(path))
+        content = read_json(path)
+        articles = [] if isinstance(content, list) else _member(content, "data", list, str(path))
     except DataError as error:
         if not path.is_file():
             raise
@@ -150,15 +151,20 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
             f"{error}; a table with a question on each line is a .jsonl file, for --kind questions "
             f"(kind='questions')"
         ) from None
+    if isinstance(content, list):
+        raise _rows_of_a_table(str(path), ".[]")
     for article_number, article in enumerate(articles, start=1):
         location = f"{path}, article {article_number}"
         if isinstance(article, dict) and "context" in article:  # as run_qa.py of transformers reads it
-            raise DataError(
-                f"{location}: a row of a table; write each row on a line of a .jsonl file (jq "
-                f"--compact-output '.data[]')"
-            )
+            raise _rows_of_a_table(location, ".data[]")
         for number, paragraph in enumerate(_member(article, "paragraphs", list, location), start=1):
             yield f"{location}, paragraph {number}", paragraph
+
+
+def _rows_of_a_table(location: str, values: str) -> DataError:
+    return DataError(
+        f"{location}: rows of a table; write each on a line of a .jsonl file (jq --compact-output '{values}')"
+    )
 
 
 def _read_answers(question: Any, location: str, allow_none: bool) -> list[Answer]:
