@@ -75,7 +75,7 @@ INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "am
 ENDINGS = {"amx_bf16": "-amx", "avx512f": "-avx512"}
 # The columns of the table of all processors: files of results.
 PROCESSORS = {
-    "EPYC, AVX2": "2026-11-27-amd-epyc",
+    "EPYC, AVX2": "2026-11-30-amd-epyc",
     "EPYC, Zen 4": "2026-11-29-amd-epyc-avx512",
     "EPYC, Zen 5": "2026-11-28-amd-epyc-avx512",
     "Xeon, 3rd gen.": "2026-11-29-intel-r-xeon-r-processor-2-80ghz-avx512",
