@@ -318,7 +318,7 @@ def test_questions_are_read_from_squads_json(models, capsys, tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([{"question": "who?", "context": "a cat sat"}]))
     status, _, err = run(capsys, models / "squad-v1", "--input", tmp_path / "rows.json")
     assert (status, err.count("\n")) == (2, 1)
-    assert "a table with a question on each line is a .jsonl file" in err
+    assert "rows of a table; write each on a line of a .jsonl file" in err
 
 
 TEXT = ["--text", "the cat"]
