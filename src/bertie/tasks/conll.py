@@ -24,7 +24,7 @@ from bertie.tasks.entities import Scheme, detect_scheme, find_invalid_tag, to_io
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: the first column of a line before each document
-# The names of the columns in a header.
+# The first and the last name in a header.
 _HEADER = re.compile(r"(word|token|form)s? ([a-z]+_)?(tag|label|pos|upos|xpos|ner)s?", re.IGNORECASE)
 
 
